@@ -4,7 +4,7 @@ Planners see one recorded step. The executor is free to start an op much earlier
 that step. Where the budget is nearly full there is no memory for such an op's outputs, and ops
 that wait for memory can hold all of it. Therefore ops that produce or read large buffers keep their
 recorded order around full moments: moments where the load leaves no room for the two largest
-buffers that are allocated later::
+buffers that are allocated, or come back, later::
 
     recorded   --A--  --B--           budget ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄
                  ----C----  --D--     load   __/▔▔▔▔▔▔▔▔\__      A → D, B → D, C → D
@@ -28,10 +28,6 @@ from tfswap.step.graph import StepGraph
 from tfswap.step.profile import Profile
 from tfswap.step.timeline import Timeline, crosses_step_end
 
-# Fraction of the budget above which a load is full. A load is also full if the two largest buffers
-# that are allocated later do not fit beside it.
-_FULL = 0.75
-
 
 def memory_order_edges(
     profile: Profile,
@@ -51,8 +47,7 @@ def memory_order_edges(
     """
     timeline = profile.timeline
     chosen = tuple(swaps)
-    limit = np.minimum(_FULL * budget_bytes, budget_bytes - _two_largest_later(timeline))
-    full = held_bytes(timeline, chosen) > limit
+    full = held_bytes(timeline, chosen) > budget_bytes - _two_largest_later(timeline, chosen)
     ordered = np.zeros(len(timeline.op_names), dtype=bool)
     ordered[list(profile.large_ops)] = True
     ordered[[op for swap in chosen for op in (swap.gate_op, swap.trigger_op) if op >= 0]] = True
@@ -86,17 +81,24 @@ def held_bytes(timeline: Timeline, swaps: Iterable[Swap]) -> NDArray[np.int64]:
     return load
 
 
-def _two_largest_later(timeline: Timeline) -> NDArray[np.int64]:
-    """Return the total size of the two largest buffers allocated after each op's start."""
+def _two_largest_later(timeline: Timeline, swaps: Iterable[Swap]) -> NDArray[np.int64]:
+    """Return the total size of the two largest allocations after each op's start.
+
+    A swapped buffer is allocated again when its trigger ends.
+    """
     made = np.flatnonzero(timeline.buffer_alloc_ns >= 0)
-    made = made[np.argsort(timeline.buffer_alloc_ns[made], kind="stable")]
-    sums = np.zeros(len(made) + 1, dtype=np.int64)
+    back = [swap for swap in swaps if swap.trigger_op >= 0]
+    triggers = [swap.trigger_op for swap in back]
+    buffers = [timeline.absences[swap.absence].buffer for swap in back]
+    alloc_ns = np.concatenate([timeline.buffer_alloc_ns[made], timeline.op_end_ns[triggers]])
+    sizes = timeline.buffer_bytes[np.concatenate([made, buffers]).astype(np.intp)]
+    order = np.argsort(alloc_ns, kind="stable")
+    sums = np.zeros(len(order) + 1, dtype=np.int64)
     first = second = 0
-    for place in reversed(range(len(made))):
-        _, second, first = sorted((first, second, int(timeline.buffer_bytes[made[place]])))
+    for place in reversed(range(len(order))):
+        _, second, first = sorted((first, second, int(sizes[order[place]])))
         sums[place] = first + second
-    alloc_ns = timeline.buffer_alloc_ns[made]
-    return sums[np.searchsorted(alloc_ns, timeline.op_start_ns, side="right")]
+    return sums[np.searchsorted(alloc_ns[order], timeline.op_start_ns, side="right")]
 
 
 def _just_before(

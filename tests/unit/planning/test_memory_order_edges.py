@@ -130,7 +130,7 @@ def test_edges_keep_the_recorded_order_around_full_moments(ops: int, data: st.Da
     of = graph(*(f"op{i} Tile 0 o 1" for i in range(ops)))
     edges = memory_order_edges(profile_of(timeline, tuple(range(ops))), of, FUNCTION, (), 10)
     later = [sum(sorted(sizes[i + 1 :])[-2:]) for i in range(ops)]
-    full = np.array(sizes) > np.minimum(7.5, 10 - np.array(later))
+    full = np.array(sizes) > 10 - np.array(later)
     last = -1  # the last full op
     for i in range(ops):
         before = {b for b, after in edges if after == f"op{i}"}
