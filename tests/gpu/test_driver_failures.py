@@ -38,9 +38,15 @@ if not before_the_first_op:
         in_use = tfswap.memory_stats("GPU:0")["bytes_in_use"]
         tfswap.set_budget(in_use + int(budget_mib) * 2**20, "GPU:0")
     fail(fails)
-if then:
-    getattr(library.load(), then)()
+lib = library.load()
 try:
+    if then == "record":
+        device = tfswap.state.device_number("GPU:0")
+        lib.start_recording(device)
+        step(x, tf.constant(0.5))
+        lib.stop_recording(device)
+    elif then:
+        getattr(lib, then)()
     print("right" if step(x, tf.constant(1.0)) else "WRONG")
 except tf.errors.OpError as error:
     print("error", str(error)[:2000])
@@ -56,7 +62,7 @@ def outcome_of(
         fails: The functions that fail, separated by commas.
         when: "first": before TensorFlow's first op on the GPU; "later": after a right step.
         budget_mib: A budget above what is in use; 0: none, and all swaps are planned.
-        then: A function of the library to call after that.
+        then: A function of the library to call after that; "record": a step is recorded.
         codec: The codec of the swaps.
     """
     here = Path(__file__).parent
@@ -109,6 +115,18 @@ def test_a_kernel_that_cannot_be_launched_ends_its_step() -> None:
         pytest.skip("built without nvcc")
     outcome = outcome_of("cuLaunchKernel", codec="zvc")
     assert outcome.startswith("error") and "an error of the fake GPU" in outcome
+
+
+@pytest.mark.parametrize(
+    "function, doing",
+    [
+        ("cuEventSynchronize", "waiting for an event"),
+        ("cuEventElapsedTime", "reading a time"),
+    ],
+)
+def test_times_that_cannot_be_read_end_the_next_step(function: str, doing: str) -> None:
+    outcome = outcome_of(function, then="record")
+    assert outcome.startswith("error") and f"{doing}: an error of the fake GPU" in outcome
 
 
 @pytest.mark.parametrize("codec_fails", ["cuModuleLoadData", "cuModuleGetFunction"])

@@ -81,7 +81,8 @@ def test_memory_is_counted_by_device() -> None:
     shown = seen("in_two_gpus", **GPUS)
     assert shown["in_use"]["GPU:0"] < MIB
     assert 16 * MIB <= shown["in_use"]["GPU:1"] < 17 * MIB
-    assert shown["told"] == shown["in_use"]  # TensorFlow's own numbers
+    for device, told in shown["told"].items():  # by TensorFlow: what was requested
+        assert 0 <= shown["in_use"][device] - told < 4096
 
 
 def test_copies_between_gpus_are_peer_copies() -> None:

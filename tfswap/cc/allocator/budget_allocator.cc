@@ -100,7 +100,7 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
 
 void BudgetAllocator::DeallocateRaw(void* ptr) {
   if (ptr == nullptr) return;
-  const auto bytes = static_cast<int64_t>(next()->RequestedSize(ptr));
+  const auto bytes = static_cast<int64_t>(next()->AllocatedSize(ptr));
   next()->DeallocateRaw(ptr);
   Release(bytes);
 }
@@ -252,15 +252,19 @@ void* BudgetAllocator::FromNext(const Request& request, Refusal* refusal) {
                                         request.attributes.allocation_will_be_logged,
                                         request.attributes.freed_by_func);
   void* ptr = next()->AllocateRaw(request.alignment, request.bytes, attributes);
-  if (ptr == nullptr) {
-    in_use_.fetch_sub(request.counted());  // frees nothing that other threads could wait for
-    *refusal = Refusal::kFragments;
+  if (ptr != nullptr) {
+    // A chunk of BFC may be up to twice as large as the request.
+    const auto rest = static_cast<int64_t>(next()->AllocatedSize(ptr)) - request.counted();
+    if (rest <= 0 || TryReserve(rest)) return ptr;
+    next()->DeallocateRaw(ptr);
   }
-  return ptr;
+  in_use_.fetch_sub(request.counted());  // frees nothing that other threads could wait for
+  *refusal = Refusal::kFragments;
+  return nullptr;
 }
 
 int64_t BudgetAllocator::Missing(const Request& request, Refusal refusal) const {
-  // If memory is fragmented, any evicted buffer may join free pieces.
+  // If memory is fragmented, any evicted buffer may join free pieces, or be a smaller chunk.
   if (refusal == Refusal::kFragments) return request.counted();
   return Beyond(request.counted());
 }

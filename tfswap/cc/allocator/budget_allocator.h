@@ -71,12 +71,13 @@ struct BudgetStats {
   int64_t workspaces_declined = 0;
 };
 
-// A hard limit on another allocator: bytes in use never exceed the budget, not even briefly. An
-// allocation that does not fit gets idle memory (SpareMemory), or evicts idle buffers (Reclaimer).
-// Then it waits for running copies and for other kernels to end. Only then it fails, with an error
-// that names the op, its bytes, the largest holders and the smallest budget that could work. The
-// same holds for a workspace (workspace_allocator.h), because without it the kernel would use
-// another algorithm, which rounds differently; but a workspace fails without an error. Thread-safe.
+// A hard limit on another allocator: the bytes that it hands out (of BFC: whole chunks) never
+// exceed the budget, except while a chunk that turned out too large is given back. An allocation
+// that does not fit gets idle memory (SpareMemory), or evicts idle buffers (Reclaimer). Then it
+// waits for running copies and for other kernels to end. Only then it fails, with an error that
+// names the op, its bytes, the largest holders and the smallest budget that could work. The same
+// holds for a workspace (workspace_allocator.h), because without it the kernel would use another
+// algorithm, which rounds differently; but a workspace fails without an error. Thread-safe.
 class BudgetAllocator : public Adaptor, public MemoryAccount {
  public:
   explicit BudgetAllocator(tensorflow::Allocator* next) : Adaptor(next) {}

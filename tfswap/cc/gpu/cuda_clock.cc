@@ -16,7 +16,7 @@ constexpr double kSectionMs = 50;
 
 void CudaClock::Start() {
   CudaContext current(driver_, context_);
-  if (!Restart() || driver_->EventSynchronize(events_[0]) != CudaDriver::kSuccess) return;
+  if (!Restart() || !check_("waiting for an event", driver_->EventSynchronize(events_[0]))) return;
   start_ns_ = NowNs();
   running_.store(true);
 }
@@ -39,10 +39,12 @@ int32_t CudaClock::Mark() {
 int32_t CudaClock::MarkLocked() {
   if (static_cast<size_t>(marks_) == events_.size()) {
     CudaDriver::Event event = nullptr;
-    if (driver_->EventCreate(&event, CudaDriver::kEventDefault) != CudaDriver::kSuccess) return -1;
+    if (!check_("making an event", driver_->EventCreate(&event, CudaDriver::kEventDefault))) {
+      return -1;
+    }
     events_.push_back(event);
   }
-  if (driver_->EventRecord(events_[marks_], compute_) != CudaDriver::kSuccess) return -1;
+  if (!check_("recording an event", driver_->EventRecord(events_[marks_], compute_))) return -1;
   return marks_++;
 }
 
@@ -70,14 +72,15 @@ GpuTimes CudaClock::Stop() {
     std::lock_guard<std::mutex> lock(mu_);
     last = events_[marks_ - 1];
   }
-  if (driver_->EventSynchronize(last) != CudaDriver::kSuccess) return times;
+  if (!check_("waiting for an event", driver_->EventSynchronize(last))) return times;
   std::lock_guard<std::mutex> lock(mu_);
   times.marks_ns.reserve(marks_);
   times.marks_ns.push_back(start_ns_);
   int32_t section = 0;  // the mark at its start
   for (int32_t mark = 1; mark < marks_; ++mark) {
     float ms = 0;
-    if (driver_->EventElapsedTime(&ms, events_[section], events_[mark]) != CudaDriver::kSuccess) {
+    if (!check_("reading a time",
+                driver_->EventElapsedTime(&ms, events_[section], events_[mark]))) {
       return GpuTimes();
     }
     const int64_t ns = times.marks_ns[section] + std::llround(static_cast<double>(ms) * 1e6);

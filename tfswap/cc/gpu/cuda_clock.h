@@ -18,8 +18,12 @@ namespace tfswap {
 // for a host function.
 class CudaClock : public GpuClock {
  public:
-  CudaClock(const CudaDriver* driver, CudaDriver::Context context, CudaDriver::Stream compute)
-      : driver_(driver), context_(context), compute_(compute) {}
+  // Notes a failed call and what it was for, and returns whether it succeeded.
+  using Check = std::function<bool(const char* doing, CudaDriver::Result)>;
+
+  CudaClock(const CudaDriver* driver, CudaDriver::Context context, CudaDriver::Stream compute,
+            Check check)
+      : driver_(driver), context_(context), compute_(compute), check_(std::move(check)) {}
 
   void Start() override;
   int32_t Mark() override;
@@ -37,6 +41,7 @@ class CudaClock : public GpuClock {
   const CudaDriver* const driver_;
   const CudaDriver::Context context_;
   const CudaDriver::Stream compute_;
+  const Check check_;
   std::atomic<bool> running_{false};
   std::mutex mu_;
   int64_t start_ns_ = 0;                   // host time of the first mark

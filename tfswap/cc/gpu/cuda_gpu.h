@@ -91,7 +91,12 @@ class CudaGpu : public Gpu {
   };
 
   CudaGpu(const CudaDriver* driver, CudaDriver::Context context, CudaDriver::Stream compute)
-      : driver_(driver), context_(context), streams_{compute}, clock_(driver, context, compute) {}
+      : driver_(driver),
+        context_(context),
+        streams_{compute},
+        clock_(driver, context, compute, [this](const char* doing, CudaDriver::Result result) {
+          return Check(doing, result);
+        }) {}
 
   bool Copy(Queue queue, const Transfer& transfer);
   absl::Status EncodeOrDecode(Queue queue, const Transfer& transfer);

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "allocator/device_allocator.h"
@@ -206,7 +207,23 @@ class SwapGpuDevice : public BaseGPUDevice {
   const bool force_gpu_compatible_;
 };
 
+// What BFC may hand out beyond the request, as a fraction of the GPU's memory, where TensorFlow's
+// default lets it hand out twice the request or 128 MiB more.
+constexpr double kMostInternalFragmentation = 1e-6;
+
 class SwapGpuDeviceFactory : public BaseGPUDeviceFactory {
+ public:
+  absl::Status CreateDevices(const SessionOptions& options, const std::string& name_prefix,
+                             std::vector<std::unique_ptr<tensorflow::Device>>* devices) override {
+    SessionOptions exact = options;
+    auto* experimental = exact.config.mutable_gpu_options()->mutable_experimental();
+    if (experimental->internal_fragmentation_fraction() <= 0) {
+      experimental->set_internal_fragmentation_fraction(kMostInternalFragmentation);
+    }
+    return BaseGPUDeviceFactory::CreateDevices(exact, name_prefix, devices);
+  }
+
+ private:
   std::unique_ptr<BaseGPUDevice> CreateGPUDevice(const SessionOptions& options,
                                                  const std::string& name, Bytes memory_limit,
                                                  const DeviceLocality& locality, tsl::TfDeviceId id,
