@@ -13,7 +13,7 @@ BERT = "BERT-base"
 _WORDS = 30522
 # A batch repeats this many examples.
 _DIFFERENT = 32
-# A substitute if the GPU computes nothing: cuDNN would read its own missing output.
+# A substitute if the GPU computes nothing: of cuDNN's layers, it has convolutions only.
 _DENSE_WIDTH, _DENSE_LAYERS, _DENSE_ROWS = 256, 10, 64  # rows per example
 
 

@@ -1,4 +1,4 @@
-"""A training with correct results on the simulated GPU, which can only multiply matrices.
+"""A training with correct results on the simulated GPU, which computes products only.
 
 Each step sends tensors to the GPU and multiplies each by the identity matrix. Much later it
 multiplies the products again, in reverse order. The host compares the results with what it sent.

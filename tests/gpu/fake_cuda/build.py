@@ -1,7 +1,7 @@
 """Build the simulated GPU's libraries, for a TensorFlow with GPU devices.
 
 TensorFlow opens CUDA's libraries by name when it first needs them, and has a stub for each of their
-functions. Each gets a function here: from ``fake_cuda.cc``, or one that returns "success".
+functions. Each gets a function here: from one of ``SOURCES``, or one that returns "success".
 
     python build.py FOLDER     writes the libraries; put FOLDER into LD_LIBRARY_PATH
 
@@ -35,6 +35,7 @@ LIBRARIES = (
     "libnccl.so.2",
     "libnvidia-ml.so.1",
 )
+SOURCES = ("fake_cuda.cc", "fake_cudnn.cc", "tensorflow_kernels.cc")
 NVCOMP = Path("wheel", "nvidia", "libnvcomp", "lib64", "libnvcomp.so.6")
 _NAME = re.compile(r"^(_*cu[A-Z]|_*cuda[A-Z]|cublas|cudnn|cufft|cusolver|cusparse|nccl|cupti|nvml)")
 
@@ -58,8 +59,9 @@ def build(folder: Path) -> Path:
         *(stubs_of(home / f"libtensorflow_{part}.so.2") for part in ("framework", "cc"))
     )
     here = Path(__file__).parent
-    fake = (here / "fake_cuda.cc").read_text()
-    ours = set(re.findall(r"^\S.*?\b(\w+)\(", fake, re.MULTILINE))
+    sources = [here / name for name in SOURCES]
+    text = "".join(source.read_text() for source in sources)
+    ours = set(re.findall(r"^\S.*?\b(\w+)\(", text, re.MULTILINE))
     rest = "".join(
         f'int {name}(void) {{ return fake_cuda_called("{name}"); }}\n'
         for name in sorted(names - ours)
@@ -70,9 +72,11 @@ def build(folder: Path) -> Path:
     quiet = ["-w", "-fPIC", "-O3"]
     subprocess.run(["gcc", *quiet, "-c", str(source), "-o", str(stubs)], check=True)
     library = folder / "libfake_cuda.so"
-    parts = [here / "fake_cuda.cc", stubs, *kernels_on_cpu(folder)]
+    parts = [*sources, stubs, *kernels_on_cpu(folder)]
+    headers = [home / "include/third_party/gpus" / name / "include" for name in ("cuda", "cudnn")]
+    includes = [f"-I{path}" for path in (SIMT, *headers)]
     subprocess.run(
-        ["g++", "-std=c++17", *quiet, "-shared", "-pthread", f"-I{SIMT}", *map(str, parts)]
+        ["g++", "-std=c++17", *quiet, "-shared", "-pthread", *includes, *map(str, parts)]
         + ["-o", str(library)],
         check=True,
     )

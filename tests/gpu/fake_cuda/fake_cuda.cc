@@ -1,6 +1,7 @@
 // A simulated GPU: the parts of NVIDIA's driver and runtime that TensorFlow's GPU device calls, on
 // the host. Memory is host memory, streams are threads, copies copy, and kernels compute nothing,
-// except for tfswap's own, which run on the CPU (tests/gpu/simt).
+// except for tfswap's own, which run on the CPU (tests/gpu/simt). With FAKE_CUDA_GEMM, products of
+// matrices are computed too, and convolutions of float32 (fake_cudnn.cc, tensorflow_kernels.cc).
 //
 // TensorFlow thus creates GPU devices on a machine without a GPU, and tfswap's allocators, hazards
 // and copies run for real; only the results of kernels are missing. Streams fall behind and
@@ -14,6 +15,8 @@
 // memory, memory that is pinned twice, times of events without times. As on a GPU, a stream that
 // holds 1,000 copies and kernels blocks the host, and a copy of memory that is not pinned waits for
 // its end. A test may make functions fail (fake_cuda_fail).
+
+#include "fake_cuda.h"
 
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -68,7 +71,7 @@ const int device_count = static_cast<int>(Setting("FAKE_CUDA_DEVICES", 1));
 const int64_t kernel_us = Setting("FAKE_CUDA_KERNEL_US", 20);
 // The speed of copies to and from the host; 0: as fast as memory.
 const int64_t copy_mb_s = Setting("FAKE_CUDA_COPY_MB_S", 0);
-// Whether matrix products are computed, the only arithmetic that it can do.
+// Whether products of matrices and convolutions are computed.
 const bool gemm = Setting("FAKE_CUDA_GEMM", 0) != 0;
 
 // What to reject, like a driver that is older than nvcc: "code", or "code,ptx".
@@ -536,6 +539,14 @@ bool Fails(const char* name, void* caller) {
 
 }  // namespace
 
+void fake_cuda::RunKernel(void* stream, std::function<void()> compute) {
+  if (!gemm) {
+    ::RunKernel(stream);
+  } else {
+    StreamOf(stream)->Push(std::move(compute));
+  }
+}
+
 extern "C" {
 
 // Make all calls of these functions by tfswap fail: "one,another"; "" ends that.
@@ -911,9 +922,11 @@ int cudaDeviceGetAttribute(int* value, int attribute, int) {
 }
 const char* cudaGetErrorString(int) { return "an error of the fake GPU"; }
 const char* cudaGetErrorName(int) { return "FAKE"; }
-int cudaLaunchKernel(const void*, uint64_t, uint32_t, uint64_t, uint32_t, void**, size_t,
-                     void* stream) {
-  return RunKernel(stream);
+int cudaLaunchKernel(const void* kernel, uint64_t, uint32_t, uint64_t, uint32_t, void** arguments,
+                     size_t, void* stream) {
+  std::function<void()> compute = fake_cuda::TensorFlowKernel(kernel, arguments);
+  if (compute == nullptr) return RunKernel(stream);
+  return fake_cuda::RunKernel(stream, std::move(compute)), kSuccess;
 }
 int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, void* stream) {
   return CopyOnStream(to, from, bytes, stream);
@@ -945,13 +958,6 @@ int __cudaPopCallConfiguration(uint32_t* grid, uint32_t* block, size_t* shared, 
 
 // Libraries: just enough for TensorFlow to accept them.
 
-size_t cudnnGetVersion() { return 91000; }
-int cudnnGetProperty(int type, int* value) {
-  return *value = type == 0 ? 9 : type == 1 ? 10 : 0, 0;
-}
-size_t cudnnGetCudartVersion() { return 12050; }
-const char* cudnnGetErrorString(int) { return "an error of the fake GPU"; }
-int cudnnCreate(void** handle) { return *handle = &context_object, kSuccess; }
 int cublasCreate_v2(void** handle) { return *handle = &context_object, kSuccess; }
 int cublasLtCreate(void** handle) { return *handle = &context_object, kSuccess; }
 int cublasGetVersion_v2(void*, int* version) { return *version = 120500, kSuccess; }
