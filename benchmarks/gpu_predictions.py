@@ -2,12 +2,13 @@
 
     python -m benchmarks.gpu_predictions [--machines h200,a100-40gb,rtx-4090,t4] [--models ...]
 
-Each model is traced, not run. The budget is six tenths of the unswapped peak, or the GPU's memory
-if that is less. One JSON line for each model and machine: model, batch, machine,
-unswapped_peak_bytes, unswapped_step_s, budget_bytes, step_s and step_ratio, least_ratio (the link
-allows no less), link_s (bytes out or in, whichever takes longer, over the link's speed: a ratio
-near least_ratio is the link's limit, one far above it is ours), bytes_out, bytes_in, problem ("" if
-there is a plan).
+Each model is traced, not run; its weights take no memory. The budget is six tenths of the unswapped
+peak, or the GPU's memory if that is less. One JSON line for each model and machine: model, batch,
+machine, unswapped_peak_bytes, unswapped_step_s, budget_bytes, step_s and step_ratio, least_ratio
+(the link allows no less), link_s (bytes out or in, whichever takes longer, over the link's speed: a
+ratio near least_ratio is the link's limit, one far above it is ours), bytes_out, bytes_in, problem
+("" if there is a plan). Needs 11 GiB of memory for the decoder, whose masks become constants that
+TensorFlow copies.
 """
 
 from __future__ import annotations
@@ -60,10 +61,13 @@ def main() -> int:
     parser.add_argument("--machines", default=",".join(MACHINES), help="separated by commas")
     parser.add_argument("--models", default=",".join(MODELS), help="separated by commas")
     options = parser.parse_args()
+    import tensorflow
+
     library.load()
     for name in options.models.split(","):
         batch, build = MODELS[name]
-        traced = trace_step(build())
+        with tensorflow.Graph().as_default():  # variables are named here, not allocated
+            traced = trace_step(build())
         for machine_name in options.machines.split(","):
             machine = find_machine(machine_name)
             assert machine.device is not None

@@ -119,6 +119,17 @@ def test_an_unknown_size_is_refused() -> None:
         trace_step(ModelSource(model))
 
 
+def test_sums_over_axes_of_run_time_have_sizes() -> None:
+    """After dropout, TensorFlow finds only at run time which axes a gradient is summed over."""
+    inputs = keras.Input((16, 8))
+    x = keras.layers.Dense(8)(inputs)
+    x += keras.layers.Dropout(0.1)(keras.layers.Dense(8)(x))
+    model = keras.Model(inputs, keras.layers.Dense(4)(x))
+    timeline = at(trace_step(ModelSource(model)), BATCH).timeline
+    assert "BroadcastGradientArgs" in timeline.op_types
+    assert timeline.buffer_bytes.max() == BATCH * 16 * 8 * 4
+
+
 def test_a_loop_is_refused() -> None:
     inputs = keras.Input((16, 8))
     model = keras.Model(inputs, keras.layers.LSTM(4)(inputs))

@@ -68,22 +68,46 @@ def step_costs(lines: str, description: str) -> StepCosts:
         ValueError: The step has a loop, or a tensor whose size depends on values.
     """
     graph = StepGraph.parse(description)
-    costs = {}
+    durations_ns, sizes = {}, {}
     for line in lines.splitlines():
         name, duration_ns, *output_bytes = line.split("\t")
-        costs[name] = OpCost(int(duration_ns), tuple(map(int, output_bytes)))
+        durations_ns[name] = int(duration_ns)
+        sizes[name] = list(map(int, output_bytes))
+    _complete(sizes, graph)
     for name, node in graph.nodes.items():
         if node.op in _LOOPS:
             raise ValueError(
                 f"the step has a loop ({name}) whose number of iterations is only known at run "
                 "time: record a step instead"
             )
-        if min(costs[name].output_bytes, default=0) < 0:
+        if min(sizes[name], default=0) < 0:
             raise ValueError(
                 f"the output size of {name} ({node.op}) depends on values that are only known at "
                 "run time: record a step instead"
             )
+    costs = {name: OpCost(durations_ns[name], tuple(sizes[name])) for name in sizes}
     return StepCosts(graph, costs, _control_edges(description))
+
+
+def _complete(sizes: dict[str, list[int]], graph: StepGraph) -> None:
+    """Replace unknown sizes (below 0) where those of other tensors tell.
+
+    All aliases of a tensor (Reshape) have as many bytes, so a known one tells what was summed.
+    A BroadcastGradientArgs returns dimensions to sum over: no more than its longer input has.
+    """
+    known: dict[tuple[str, int], int] = {}
+    for name, outputs in sizes.items():
+        for port, size in enumerate(outputs):
+            root = graph.root(name, port)
+            known[root] = max(size, known.get(root, -1))
+    for name, outputs in sizes.items():
+        for port, size in enumerate(outputs):
+            if size < 0:
+                outputs[port] = known[graph.root(name, port)]
+    for name, node in graph.nodes.items():
+        if node.op == "BroadcastGradientArgs":
+            most = max(sizes[before][port] for before, port in node.inputs)
+            sizes[name] = [most if size < 0 else size for size in sizes[name]]
 
 
 def _control_edges(description: str) -> dict[str, tuple[str, ...]]:

@@ -63,6 +63,9 @@ tensorflow::ConfigProto StepPasses() {
   RewriterConfig* rewrites = config.mutable_graph_options()->mutable_rewrite_options();
   rewrites->set_layout_optimizer(RewriterConfig::OFF);
   rewrites->set_remapping(RewriterConfig::OFF);
+  // Without the size of a device's memory this pass changes nothing, but it copies every constant
+  // for each reader: gigabytes where the masks of attention are constants.
+  rewrites->set_memory_optimization(RewriterConfig::NO_MEM_OPT);
   rewrites->set_min_graph_nodes(-1);
   return config;
 }
