@@ -110,7 +110,7 @@ def test_a_plan_keeps_a_hard_budget_and_predicts_the_peak(
 
 def test_a_fragmented_device_hardly_larger_than_the_budget_is_enough(unswapped: int) -> None:
     budget = int(0.6 * unswapped)
-    stats, said = trained(str(budget), DEVICE_MIB=str(round(1.05 * budget / MIB)))
+    stats, said = trained(str(budget), "10", DEVICE_MIB=str(round(1.05 * budget / MIB)))
     assert stats, said[-2000:]
     assert stats["report"]["outcome"] == "swapped"
     assert stats["peak_bytes"] <= budget
