@@ -70,6 +70,20 @@ def test_on_demand_swaps_keep_a_hard_budget_without_waiting() -> None:
     assert stats["wait_ns"] < 2e9
 
 
+def test_a_chunk_is_hardly_larger_than_the_request() -> None:
+    def allocated(mib: int) -> tf.Tensor:
+        with tf.device("GPU:0"):
+            return tf.identity(tf.zeros((mib, MIB // 4)))
+
+    before = tfswap.memory_stats("GPU:0")["bytes_in_use"]
+    hole, after_it = allocated(48), allocated(1)
+    del hole
+    in_the_hole = allocated(40)  # TensorFlow's default gives it all of the hole
+    held = tfswap.memory_stats("GPU:0")["bytes_in_use"] - before
+    del in_the_hole, after_it
+    assert 41 * MIB <= held < 41.2 * MIB
+
+
 def test_the_link_is_measured_by_its_own_copies() -> None:
     lib = library.load()
     number = tfswap.state.device_number("GPU:0")
