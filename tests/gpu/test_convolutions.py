@@ -15,7 +15,7 @@ from trainings import ran
 
 pytestmark = [
     pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`"),
-    pytest.mark.skipif(os.environ.get("TEST_GPU") == "real", reason="asks the fake GPU"),
+    pytest.mark.skipif(os.environ.get("TEST_GPU") == "real", reason="asks the simulated GPU"),
 ]
 
 # The sizes of images and filters, the groups of channels, stride, padding, dilation.

@@ -288,7 +288,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
   return CUDNN_STATUS_SUCCESS;
 }
 
-// Attributes that nobody has set (notes, knobs) have no values.
+// Attributes that were not set (an engine's notes and knobs) have a count of 0.
 cudnnStatus_t cudnnBackendGetAttribute(const cudnnBackendDescriptor_t descriptor,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t most,
