@@ -140,7 +140,7 @@ const axis = (view, context, height) => {
   context.fillStyle = colour("faint");
   const span = view.to - view.from;
   let step = 10 ** Math.floor(Math.log10(span / 5 || 1));
-  if (span / step > 12) step *= 2.5;
+  for (const factor of [2.5, 2, 2]) if (span / step > Math.min(12, view.width / 64)) step *= factor;
   for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) {
     context.textAlign = "center";
     context.fillText(time(at), Math.min(view.x(at), view.canvas.clientWidth - 24), height - 3);
