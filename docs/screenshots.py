@@ -1,4 +1,4 @@
-"""Make the pictures of the report page in this folder.
+"""Make the pictures of the report page in this folder, and of its chart for the site's home page.
 
     python docs/screenshots.py [--models ResNet50,Transformer] [--folder docs]
 
@@ -12,7 +12,10 @@ import argparse
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -22,6 +25,8 @@ import tfswap  # noqa: E402  before TensorFlow's first operation
 # Batch, and pixels or tokens; budget in MiB, about 0.6 of what it needs.
 _MODELS = {"ResNet50": (16, 128, 420), "Transformer": (16, 128, 700)}
 _STEPS = 30
+# The chart on the home page: of the load and the arcs, whose labels a phone can show.
+_CHART_OF, _CHART_WIDTH, _CHART_HEIGHT = "ResNet50", 520, 384
 
 
 def write_page(name: str, path: Path) -> None:
@@ -45,8 +50,9 @@ def write_page(name: str, path: Path) -> None:
     swap.report.to_html(path)
 
 
-def take_picture(page: Path, picture: Path, scheme: str) -> None:
-    """Take a picture of the upper part of the page, with the pointer in the chart."""
+@contextmanager
+def open_page(page: Path, scheme: str, width: int, scale: int) -> Iterator[Any]:
+    """Open a page in a window of that width, in a light or dark color scheme."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -54,14 +60,34 @@ def take_picture(page: Path, picture: Path, scheme: str) -> None:
         raise SystemExit("docs/screenshots.py needs chromium: apt-get install chromium")
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        opened = browser.new_page(viewport={"width": 1200, "height": 1250}, color_scheme=scheme)
+        opened = browser.new_page(
+            viewport={"width": width, "height": 1250},
+            color_scheme=scheme,
+            device_scale_factor=scale,
+        )
         opened.goto(page.as_uri())
         opened.wait_for_selector("html[data-ready=yes]")
+        yield opened
+        browser.close()
+
+
+def take_picture(page: Path, picture: Path, scheme: str) -> None:
+    """Take a picture of the upper part of the page, with the pointer in the chart."""
+    with open_page(page, scheme, 1200, 1) as opened:
         box = opened.locator("#chart").bounding_box()
         assert box is not None
         opened.mouse.move(box["x"] + 0.45 * box["width"], box["y"] + 90)
         opened.screenshot(path=picture)
-        browser.close()
+
+
+def take_chart(page: Path, picture: Path, scheme: str) -> None:
+    """Take a picture of the chart alone, without a background."""
+    with open_page(page, scheme, _CHART_WIDTH, 2) as opened:
+        opened.add_style_tag(content="html, body { background: transparent !important; }")
+        box = opened.locator("#chart").bounding_box()
+        assert box is not None
+        box["height"] = _CHART_HEIGHT
+        opened.screenshot(path=picture, clip=box, full_page=True, omit_background=True)
 
 
 def main() -> None:
@@ -78,6 +104,8 @@ def main() -> None:
                 picture = options.folder / f"report-{name.lower()}-{scheme}.png"
                 take_picture(page, picture, scheme)
                 print(picture)
+                if name == _CHART_OF:
+                    take_chart(page, options.folder / f"load-{scheme}.png", scheme)
 
 
 if __name__ == "__main__":
