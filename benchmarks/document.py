@@ -20,8 +20,9 @@ _HEAD = """\
 
 `make bench` makes this page of what `python -m benchmarks` measures; nothing in it is written by
 hand. Each section is a benchmark of `benchmarks/`, whose docstring says what its keys mean, beside
-its rival in the same run; one that was not measured again stays as it was. Times hang on the
-machine and on what else it did; peaks and bits do not.
+its rival in the same run; one that was not measured again stays as it was. Times depend on the
+machine and on what else it did; peaks and bits do not. [Questions and answers](questions.md) has
+the results in sentences.
 """
 _EXPECTED = "What is expected"
 
