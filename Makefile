@@ -11,6 +11,7 @@
 #   make fuzz           fuzz the parsers: make fuzz MINUTES=10
 #   make gpu-check      test tfswap on this machine's GPU, in eight minutes, without a network
 #   make lint           ruff, mypy, clang-format; make format applies them
+#   make notebook       run examples/colab.ipynb with the wheel in dist/, and keep its outputs
 #   make bench          every benchmark beside its rival, and docs/benchmarks.md: hours
 #                       QUICK=1: small models, under ten minutes
 #                       SCRIPTS=FOLDER: a checkout of Keras, whose programs run too
@@ -31,7 +32,7 @@ BUILT := build/.built
 LINTERS := $(VENV)/.tfswap-linters
 DOCS := $(VENV)/.tfswap-docs
 
-.PHONY: build test test-all test-gpu test-versions test-keras test-browser sanitize fuzz gpu-check lint format demo bench docs clean
+.PHONY: build test test-all test-gpu test-versions test-keras test-browser sanitize fuzz gpu-check lint format demo notebook bench docs clean
 
 build: $(BUILT)
 
@@ -115,6 +116,11 @@ format: $(LINTERS)
 
 demo: build
 	$(BIN)/python examples/train_over_budget.py
+
+# Into a fresh environment. WHEEL: a wheel, or a folder that has one for this Python.
+WHEEL ?= dist
+notebook:
+	$(PYTHON) examples/run_notebook.py $(WHEEL)
 
 bench: build
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(SCRIPTS),--scripts $(SCRIPTS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -91,6 +92,21 @@ def test_shown_examples_exist() -> None:
     shown = re.findall(r'--8<-- "([^"]+)"', text_of("examples.md"))
     assert len(shown) == 5
     assert [file for file in shown if not (ROOT / file).is_file()] == []
+
+
+def test_the_notebook_is_valid_python_that_installs_and_imports_first() -> None:
+    notebook = json.loads((ROOT / "examples" / "colab.ipynb").read_text(encoding="utf-8"))
+    assert notebook["nbformat"] == 4
+    install, *cells = (each for each in notebook["cells"] if each["cell_type"] == "code")
+    assert "".join(install["source"]) == "%pip install -q tfswap"
+    assert install["metadata"]["tags"] == ["install"]  # which run_notebook.py leaves out
+    sources = ["".join(cell["source"]) for cell in cells]
+    for source in sources:
+        ast.parse(source)
+    assert "import tfswap" in sources[0]
+    assert sources[-1] == "swap.report"
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert [output for output in outputs if output["output_type"] == "error"] == []
 
 
 def test_every_option_is_explained() -> None:
