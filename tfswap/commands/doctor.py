@@ -10,7 +10,6 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -110,8 +109,8 @@ def diagnose(
         found.append(tried.problem)
     return Diagnosis(
         status=state,
-        built_for=getattr(build, "TENSORFLOW_VERSION", None),
-        compiler=getattr(build, "COMPILER", None),
+        built_for=build.get("tensorflow"),
+        compiler=build.get("compiler"),
         memory=memory,
         host=host,
         cgroup=cgroup,
@@ -250,8 +249,8 @@ def _keras_backend(environment: Mapping[str, str]) -> tuple[str, str]:
     return str(chosen), f'"backend" in {file}'
 
 
-def _build_info() -> Any:
+def _build_info() -> dict[str, str]:
     try:
-        return import_module("tfswap._build_info")
-    except ImportError:
-        return None
+        return library.build_info()
+    except LibraryError:
+        return {}

@@ -139,7 +139,8 @@ def _load_runtime(file: Path) -> Library:
     assert spec is not None and spec.loader is not None
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.Library()
+    library: Library = module.Library()
+    return library
 
 
 def problem() -> str | None:
