@@ -10,6 +10,8 @@
 #   make sanitize       interleavings of swaps; sanitizers under load
 #   make fuzz           fuzz the parsers: make fuzz MINUTES=10
 #   make gpu-check      test tfswap on this machine's GPU, in eight minutes, without a network
+#   make wheels         wheels for all supported Pythons and TensorFlows, into dist/
+#   make test-wheels    install each beside every TensorFlow, and use it
 #   make lint           ruff, mypy, clang-format; make format applies them
 #   make notebook       run examples/colab.ipynb with the wheel in dist/, and keep its outputs
 #   make bench          every benchmark beside its rival, and docs/benchmarks.md: hours
@@ -24,7 +26,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-SOURCES := setup.py $(wildcard native_build/*.py) $(shell find tfswap/cc -name '*.cc' -o -name '*.h' -o -name '*.cu')
+SOURCES := setup.py CMakeLists.txt $(wildcard cmake/*) $(shell find tfswap/cc -name '*.cc' -o -name '*.h' -o -name '*.cu')
 # Depends on what decides which packages are installed.
 ENVIRONMENT := $(VENV)/.tfswap-environment
 INSTALLED := $(VENV)/.tfswap-installed
@@ -32,7 +34,7 @@ BUILT := build/.built
 LINTERS := $(VENV)/.tfswap-linters
 DOCS := $(VENV)/.tfswap-docs
 
-.PHONY: build test test-all test-gpu test-versions test-keras test-browser sanitize fuzz gpu-check lint format demo notebook bench docs clean
+.PHONY: build test test-all wheels test-wheels test-gpu test-versions test-keras test-browser sanitize fuzz gpu-check lint format demo notebook bench docs clean
 
 build: $(BUILT)
 
@@ -40,7 +42,7 @@ $(ENVIRONMENT): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "Cannot create a virtual environment. Debian, Ubuntu: apt-get install python3-venv" >&2; \
 	  exit 1; }
-	$(BIN)/python -m pip install --quiet "setuptools>=77" wheel "pybind11>=2.12" "tensorflow-cpu>=2.21,<2.22"
+	$(BIN)/python -m pip install --quiet "setuptools>=77" "pybind11>=2.12" "cmake>=3.25" ninja "tensorflow-cpu>=2.21,<2.22"
 	touch $@
 
 $(INSTALLED): $(ENVIRONMENT)
@@ -94,6 +96,17 @@ test-versions: build
 test-keras: build
 	$(BIN)/python tests/keras_suite -n 2
 
+# Needs debootstrap. For the Pythons in PATH or pyenv.
+wheels: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[release]"
+	command -v debootstrap >/dev/null || { apt-get update -q && apt-get install -y -q debootstrap; } || \
+	  { echo "Cannot install debootstrap. Debian: apt-get install debootstrap" >&2; exit 1; }
+	$(BIN)/python release/wheels.py $(ONLY)
+
+# One combination: make test-wheels ONLY="--python 3.12 --tensorflow 2.21"
+test-wheels:
+	$(PYTHON) release/installations.py $(ONLY)
+
 # Builds against the TensorFlow with GPU devices; needs no GPU.
 test-gpu: build
 	$(BIN)/python tests/gpu -m "not slow" -n 2
@@ -133,6 +146,6 @@ docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf build site .venv *.egg-info tfswap/*.so tfswap/codec_kernels.* tfswap/_build_info.py
+	rm -rf build dist site .venv *.egg-info tfswap/*.so tfswap/native
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

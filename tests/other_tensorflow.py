@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -18,13 +17,11 @@ class OtherTensorFlow:
     Args:
         folder: Folder for all of it: that TensorFlow (600 MB), a copy of the sources and its build.
         requirement: The requirement for pip.
-        release: A release that the copy accepts as supported, whatever the sources say; "": none.
     """
 
-    def __init__(self, folder: Path, requirement: str, release: str = "") -> None:
+    def __init__(self, folder: Path, requirement: str) -> None:
         self._site, self._tree = folder / "site", folder / "tree"
         self._requirement = requirement
-        self._release = release
 
     def build(self) -> int:
         """Update everything; return the status of a failed command, or 0.
@@ -34,8 +31,8 @@ class OtherTensorFlow:
         """
         self._install()
         self._copy_sources()
-        self._accept_release()
-        return self.run(sys.executable, "setup.py", "--quiet", "build_ext", "--inplace")
+        build = (sys.executable, "setup.py", "--quiet", "build_ext", "--inplace")
+        return self.run(*build, TFSWAP_BUILD_UNTESTED="1")
 
     def run(self, *command: str | Path, **environment: str) -> int:
         """Run a command in the copy, with that TensorFlow; return its status."""
@@ -53,31 +50,15 @@ class OtherTensorFlow:
         subprocess.run([*pip, "--target", str(self._site), self._requirement], check=True)
         complete.write_text(self._requirement)
 
-    def _accept_release(self) -> None:
-        """Make the copy accept a release that is not among the supported ones (yet)."""
-        if not self._release:
-            return
-        for name in ("native_build/toolchain.py", "tfswap/ops/library.py"):
-            file = self._tree / name
-            text = file.read_text()
-            found = re.search(r"^SUPPORTED_TENSORFLOW = .*$", text, re.MULTILINE)
-            assert found is not None
-            if f'"{self._release}"' not in found[0]:
-                line = f'SUPPORTED_TENSORFLOW = ("{self._release}",)'
-                file.write_text(text.replace(found[0], line))
-
     def _copy_sources(self) -> None:
         """Copy files; unchanged ones keep their time, so that they are not compiled again."""
         self._tree.mkdir(parents=True, exist_ok=True)
-        for name in ("setup.py", "pyproject.toml", "README.md", "mkdocs.yml"):
+        for name in ("setup.py", "CMakeLists.txt", "pyproject.toml", "README.md", "mkdocs.yml"):
             shutil.copy2(TREE / name, self._tree / name)
-        for name in ("native_build", "tfswap", "tests", "benchmarks", "docs", "examples"):
-            built = shutil.ignore_patterns(
-                "*.so", "codec_kernels.[fp]*", "_build_info.py", "__pycache__"
-            )
+        for name in ("cmake", "tfswap", "tests", "benchmarks", "docs", "examples"):
+            built = shutil.ignore_patterns("*.so", "native", "__pycache__")
             shutil.copytree(TREE / name, self._tree / name, ignore=built, dirs_exist_ok=True)
             for old in list((self._tree / name).rglob("*")):
                 there = TREE / old.relative_to(self._tree)
                 if old.suffix in (".cc", ".cu", ".h", ".py") and not there.exists():
-                    if old.name != "_build_info.py":
-                        old.unlink()
+                    old.unlink()

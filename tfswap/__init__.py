@@ -64,6 +64,8 @@ def __getattr__(name: str) -> Any:
 
 
 if not _activation.is_command():
+    if _problem := _activation.why_not_here():
+        raise ImportError(_problem)
     _activation.activate()
     for _name in _MODULES.keys() - {"AutoSwap"}:
         __getattr__(_name)

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from tfswap.activation import why_not_here
+
 _COMMANDS = {
-    "doctor": "Show the state of libraries, devices and limits, and how to fix problems.",
+    "doctor": "Say whether tfswap works here, and how to fix what does not.",
     "run": "Run a training script, unchanged, within a hard device memory budget.",
     "profile": "Run a training script until one of its steps is profiled, and write the profile.",
     "plan": "Make a plan from a profile, for AutoSwap(plan=...) to use without profiling again.",
@@ -20,6 +22,10 @@ _COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status."""
+    problem = why_not_here()
+    if problem:
+        print(problem, file=sys.stderr)
+        return 1
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(
         prog="tfswap", description="Train TensorFlow models inside a hard memory budget."

@@ -6,7 +6,25 @@ import contextlib
 import functools
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
+
+_NEEDS_LINUX = "tfswap needs Linux with TensorFlow"
+_WSL2 = f"{_NEEDS_LINUX}: on Windows, install both in WSL2 (`wsl --install`)."
+_ELSEWHERE = f"{_NEEDS_LINUX}: use a Linux machine or a Linux container."
+
+
+def why_not_here() -> str:
+    """Return in one line why tfswap cannot be imported here; "" if it can."""
+    if sys.platform != "linux":
+        return _WSL2 if sys.platform in ("win32", "cygwin") else _ELSEWHERE
+    if find_spec("tfswap._core") is None:
+        return (
+            f"tfswap is not built in {Path(__file__).parent} for Python "
+            f"{sys.version_info.major}.{sys.version_info.minor}: run `make build` in its source "
+            "tree, or install it (`pip install .`) and start Python in another folder."
+        )
+    return ""
 
 
 def is_command() -> bool:
@@ -17,7 +35,7 @@ def is_command() -> bool:
     program = sys.argv[0] if sys.argv else ""
     if program == "-m":  # what Python sets while it looks for the module
         return ("-m", "tfswap") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
-    return Path(program).name == "tfswap" and Path(program).is_file()
+    return Path(program).name in ("tfswap", "tfswap.exe") and Path(program).is_file()
 
 
 @functools.cache

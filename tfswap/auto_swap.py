@@ -222,10 +222,17 @@ class AutoSwap(keras.callbacks.Callback):
         * `addresses`: an `AddressMap` for each layout; `out_of_memory`: the error's message.
 
         `summary()` returns a text; `to_html(path)` writes a page, `to_png(path)` a picture,
-        `to_perfetto(path)` a trace for ui.perfetto.dev.
+        `to_perfetto(path)` a trace for ui.perfetto.dev. As the last expression of a notebook's
+        cell, the report shows its summary and the chart of the step.
         """
         report = Report() if self._fit is None else self._fit.report
         return dataclasses.replace(report, notes=list(report.notes))
+
+    def _repr_html_(self) -> str:
+        """Return the report for notebooks; before a training, what to do."""
+        if self._fit is None:
+            return "<pre>tfswap: no training yet. Start one: model.fit(..., callbacks=[swap])</pre>"
+        return self.report._repr_html_()
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._fit = KerasFit(self.options, self.model, (self.params or {}).get("epochs"))

@@ -56,9 +56,9 @@ def _software() -> dict[str, Any]:
 
     if library.problem() is not None:
         raise Missing(library.problem())
-    if not library.GPU_LIBRARY_PATH.exists():
+    if not library.gpu_path().exists():
         raise Missing(
-            f"{library.GPU_LIBRARY_PATH.name} is not built: tfswap was built against a TensorFlow "
+            f"{library.gpu_path().name} is not built: tfswap was built against a TensorFlow "
             "without GPU devices. Build it again: python setup.py build_ext --inplace"
         )
     return {

@@ -175,6 +175,41 @@ def test_hovering_over_a_stall_shows_the_wait(browser, tmp_path):
     assert opened.messages == []
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_dark_where_the_system_is(browser, tmp_path, scheme):
+    Report().to_html(tmp_path / "report.html")
+    page = browser.new_page(color_scheme=scheme)
+    page.goto((tmp_path / "report.html").as_uri())
+    paper = page.locator("body").evaluate("each => getComputedStyle(each).backgroundColor")
+    assert paper == {"light": "rgb(252, 252, 250)", "dark": "rgb(22, 25, 28)"}[scheme]
+
+
+@pytest.mark.parametrize(("text", "paper"), [("#111", "252, 252, 250"), ("#eee", "22, 25, 28")])
+def test_a_cell_of_a_notebook(browser, tmp_path, text, paper):
+    notebook = f"<style>body {{ color: {text} }}</style><h2 id='before'>a cell</h2>"
+    (tmp_path / "notebook.html").write_text(notebook + report(20)._repr_html_())
+    page = browser.new_page()
+    messages: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.goto((tmp_path / "notebook.html").as_uri())
+    frame = page.frame_locator("iframe")
+    frame.locator("html[data-ready=yes]").wait_for(timeout=20_000)
+    box = page.locator("iframe").bounding_box()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 100)
+    assert "without swaps" in frame.locator(".tip").inner_text()
+    assert (
+        frame.locator("body").evaluate("each => getComputedStyle(each).backgroundColor")
+        == f"rgb({paper})"
+    )
+    assert (
+        page.locator("#before").evaluate("each => getComputedStyle(each).fontSize") == "24px"
+    )  # not the frame's
+    below = "() => document.documentElement.scrollHeight - innerHeight"
+    assert page.frames[1].evaluate(below) <= 0  # all of the chart is visible
+    assert messages == []
+
+
 def test_20000_ops_open_quickly(browser, tmp_path):
     large = report(500)
     assert large.story is not None and len(large.story.timeline.op_names) == 20_000

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
-import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from native_build import compilation, toolchain
+from tests import cpp_build
+from tests.cpp_build import CC, TREE, CppBuild
 from tests.sanitizers import ADDRESS, NOT_THE_HEADERS
 
 HERE = Path(__file__).resolve().parent
-TREE = HERE.parents[1]
-CC = TREE / "tfswap" / "cc"
 FOLDER = TREE / "build" / "fuzz"
 
 WATCHED = (
@@ -53,15 +48,15 @@ ENVIRONMENT = {
 
 def why_not() -> str:
     """Return why it cannot be built here; "" if it can."""
-    try:
-        compiler = toolchain.find_compiler()
-    except SystemExit as error:
-        return str(error)
     FOLDER.mkdir(parents=True, exist_ok=True)
     empty, made = FOLDER / "empty.cc", FOLDER / "empty"
     empty.write_text("int main() {}\n")
-    command = [*compiler.command, *_CHECKED, str(empty), "-o", str(made)]
-    if subprocess.run(command, capture_output=True).returncode != 0:
+    command = [*cpp_build.COMPILER.split(), *_CHECKED, str(empty), "-o", str(made)]
+    try:
+        subprocess.run(command, capture_output=True, check=True)
+    except OSError as error:
+        return str(error)
+    except subprocess.CalledProcessError:
         return "the compiler has no sanitizers here: install libasan and libubsan"
     if not _objects_of_library():
         return "tfswap is not built in this tree: make build"
@@ -69,59 +64,29 @@ def why_not() -> str:
 
 
 def build() -> Path:
-    """Compile what is not current, and link.
+    """Compile and link what has changed.
 
     Raises:
         BuildError: The compiler failed; its output is printed.
-        subprocess.CalledProcessError: The linker failed.
     """
-    tensorflow = toolchain.find_tensorflow()
-    headers = [
-        flag.replace("-I", "-isystem", 1) if flag.startswith("-I") else flag
-        for flag in tensorflow.compile_flags
-        if "std=" not in flag
-    ]
-    common = ["-std=c++17", *_CHECKED, *headers, f"-I{CC}", f"-I{HERE / 'cc'}"]
+    made = CppBuild(FOLDER)
+    flags = (*cpp_build.ABI, "-Wall", *_CHECKED, f"-I{CC}", f"-I{HERE / 'cc'}")
     watched = [CC / name for name in WATCHED]
     fuzzer = [HERE / "cc" / name for name in _FUZZER]
-    objects = _objects(watched, [*common, "-fsanitize-coverage=trace-pc"])
-    objects += _objects(fuzzer, common)
-    program = FOLDER / "fuzz_plans"
-    rest = map(str, _objects_of_library())
-    command = [*toolchain.find_compiler().command, *_CHECKED, *map(str, objects), *rest]
-    command += ["-o", str(program), "-pthread", "-ldl"]
-    subprocess.run([*command, *tensorflow.libraries], check=True)
-    return program
+    objects = made.objects(watched, "watched", (*flags, "-fsanitize-coverage=trace-pc"), True)
+    objects += made.objects(fuzzer, "fuzzer", flags, True)
+    linked = (*_CHECKED, *cpp_build.tensorflow_libraries(), "-pthread", "-ldl")
+    return made.program(FOLDER / "fuzz_plans", [*objects, *_objects_of_library()], linked)
 
 
 def _objects_of_library() -> list[Path]:
     """Return the objects of the library's build that the parsers need."""
-    sources = compilation.sources("codecs", "core")
-    folder = compilation.objects_folder()
-    return [(folder / path.relative_to(CC)).with_suffix(".o") for path in sources]
-
-
-def _objects(sources: Sequence[Path], flags: list[str]) -> list[Path]:
-    """Compile what is not current; TensorFlow's headers are precompiled once for all."""
-    compiler = toolchain.find_compiler()
-    steps = []
-    for source in sources:
-        made = FOLDER / f"{source.stem}.o"
-        command = (*compiler.command, "-Wall", *flags, "-MMD", "-MF", str(made.with_suffix(".d")))
-        command = (*command, "-c", str(source), "-o", str(made))
-        stamp = "\n".join([shlex.join(command), compiler.version])
-        steps.append(compilation.CompileStep(source, made, command, stamp))
-    missing = [step for step in steps if not compilation.is_current(step)]
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ThreadPoolExecutor(compilation.build_jobs()) as pool,
-    ):
-        more: tuple[str, ...] = ()
-        if compiler.precompiles and len(missing) >= compilation.FEWEST_SHARING:
-            more = compilation.read_shared_headers(compiler, flags, Path(folder))
-        for compiled in [pool.submit(compilation.compile_object, step, more) for step in missing]:
-            compiled.result()
-    return [step.object for step in steps]
+    folder = TREE / "build" / "native" / "CMakeFiles" / "core.dir"
+    return [
+        found
+        for name in ("codecs", "core")
+        for found in sorted((folder / "tfswap" / "cc" / name).rglob("*.o"))
+    ]
 
 
 if __name__ == "__main__":

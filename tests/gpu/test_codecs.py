@@ -43,7 +43,7 @@ codecs_and_sizes = pytest.mark.parametrize(
 
 
 def test_the_machine_code_is_for_the_gpus_and_the_ptx_for_older_drivers() -> None:
-    fatbin = library.GPU_LIBRARY_PATH.with_name("codec_kernels.fatbin")
+    fatbin = library.NATIVE / "codec_kernels.fatbin"
     if not fatbin.exists():
         pytest.skip("built without nvcc")
     text = fatbin.with_suffix(".ptx").read_text()
@@ -95,7 +95,7 @@ class Gpu:
 @pytest.fixture(scope="module")
 def gpu() -> Iterator[Gpu]:
     library.load()
-    if not library.GPU_LIBRARY_PATH.with_name("codec_kernels.fatbin").exists():
+    if not (library.NATIVE / "codec_kernels.fatbin").exists():
         pytest.skip("built without nvcc")
     made = Gpu()
     yield made

@@ -111,7 +111,7 @@ def test_a_gpu_that_cannot_be_prepared_is_an_error_of_the_first_swap(
 
 
 def test_a_kernel_that_cannot_be_launched_ends_its_step() -> None:
-    if not library.GPU_LIBRARY_PATH.with_name("codec_kernels.fatbin").exists():
+    if not (library.NATIVE / "codec_kernels.fatbin").exists():
         pytest.skip("built without nvcc")
     outcome = outcome_of("cuLaunchKernel", codec="zvc")
     assert outcome.startswith("error") and "an error of the fake GPU" in outcome

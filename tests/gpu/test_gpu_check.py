@@ -63,7 +63,7 @@ def test_machine_and_copies_are_checked(tmp_path: Path) -> None:
 @needs_cuda
 @pytest.mark.parametrize("of_nvcomp", [pytest.param((), marks=pytest.mark.slow), ("lz4", "ans")])
 def test_codecs_are_measured(tmp_path: Path, of_nvcomp: tuple[str, ...]) -> None:
-    if not library.GPU_LIBRARY_PATH.with_name("codec_kernels.fatbin").exists():
+    if not (library.NATIVE / "codec_kernels.fatbin").exists():
         pytest.skip("built without nvcc")
     there = fake_nvcomp.there() if of_nvcomp else fake_nvcomp.not_there()
     ran = checked(tmp_path / "check.json", "--quick", "--stages", "codecs", **there)

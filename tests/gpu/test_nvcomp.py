@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="needs `make test-gpu`"),
     pytest.mark.skipif(os.environ.get("TEST_GPU") == "real", reason="asks the fake GPU"),
     pytest.mark.skipif(
-        not library.GPU_LIBRARY_PATH.with_name("codec_kernels.fatbin").exists(),
+        not (library.NATIVE / "codec_kernels.fatbin").exists(),
         reason="built without nvcc",
     ),
 ]

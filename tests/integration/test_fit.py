@@ -89,10 +89,12 @@ def test_a_model_can_be_trained_with_other_batches_and_then_with_the_first(unswa
 @pytest.mark.parametrize("slab", [True, False])
 def test_nothing_moves_if_it_fits(unswapped, slab):
     swap = tfswap.AutoSwap(budget="4GiB", slab=slab, verbose=0)
+    assert "no training yet" in swap._repr_html_()
     swapped = trained(lambda: compiled(convolutions()), [swap], epochs=2)
     assert swapped.losses == unswapped.losses
     assert swap.report["outcome"] == "fits"
     assert swap.report["plan"] is None
+    assert "the model fits" in swap._repr_html_()
     assert tfswap.memory_stats()["copies_out"] == 0
     # Stock TensorFlow's graph ran, and their peak is measured. It varies with which ops run
     # at once, by an activation or two of 5 % each: 88.6, 93.2 or 98.1 MB from run to run.

@@ -141,7 +141,7 @@ def test_the_environment_sets_a_budget():
 
 def test_options_from_the_environment():
     read = tfswap.options.from_environment
-    assert read({"HOME": "/", "TFSWAP_BUILD_JOBS": "2"}) == {}
+    assert read({"HOME": "/", "TFSWAP_BUILD_UNTESTED": "1"}) == {}
     said = {"BUDGET": "50%", "VERBOSE": "0", "SLAB": "off", "PLANNING_TIME_S": "0.5", "CODEC": ""}
     assert read({f"TFSWAP_{name}": text for name, text in said.items()}) == {
         "budget": "50%",

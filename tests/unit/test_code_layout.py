@@ -49,7 +49,7 @@ MAY_USE_PRIVATE = {"ops/library.py"}
 
 def modules() -> list[Path]:
     """Return the Python files of the package that are in the repository."""
-    return [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "_build_info.py"]
+    return [path for path in sorted(PACKAGE.rglob("*.py"))]
 
 
 def name_of(path: Path) -> str:
@@ -127,7 +127,7 @@ def test_private_interfaces_are_used_in_hooks_only() -> None:
 def test_files_are_short() -> None:
     assert not {
         path.relative_to(ROOT).as_posix(): lines_of(path)
-        for folder in ("native_build", "tfswap", "tests", "benchmarks", "examples", "docs")
+        for folder in ("release", "tfswap", "tests", "benchmarks", "examples", "docs")
         for path in (ROOT / folder).rglob("*.py")
         if lines_of(path) > MAX_LINES
     }

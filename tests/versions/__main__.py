@@ -3,9 +3,8 @@
     python tests/versions [--only 2.20] [pytest's arguments]
 
 Each gets a folder in ``build/versions``: the newest patch of that release, a copy of the sources
-and its build. A release is supported once this passes: then it joins `SUPPORTED_TENSORFLOW`, in
-native_build/toolchain.py and in tfswap/ops/library.py. The exit status is that of the first that
-fails.
+and its build. A release is supported once this passes: then it joins `supported_tensorflow` in
+cmake/checks.cmake. The exit status is that of the first that fails.
 """
 
 from __future__ import annotations
@@ -25,12 +24,11 @@ TESTS = ("tests/unit", "tests/integration")
 
 
 def supported() -> tuple[str, ...]:
-    """Releases, as ``major.minor``, from the oldest to the newest."""
-    text = (TREE / "native_build" / "toolchain.py").read_text()
-    found = re.search(r"^SUPPORTED_TENSORFLOW = \((.*)\)$", text, re.MULTILINE)
+    """Return releases, as ``major.minor``, from the oldest to the newest."""
+    text = (TREE / "cmake" / "checks.cmake").read_text()
+    found = re.search(r"^set\(supported_tensorflow (.*)\)$", text, re.MULTILINE)
     assert found is not None
-    releases = re.findall(r'"(\d+\.\d+)"', found[1])
-    return tuple(sorted(releases, key=lambda release: [int(part) for part in release.split(".")]))
+    return tuple(found[1].split())
 
 
 def main() -> int:
@@ -44,7 +42,7 @@ def main() -> int:
     )
     for release in chosen:
         print(f"TensorFlow {release}:", flush=True)
-        other = OtherTensorFlow(FOLDER / release, f"tensorflow-cpu=={release}.*", release)
+        other = OtherTensorFlow(FOLDER / release, f"tensorflow-cpu=={release}.*")
         failed = other.build() or other.run(
             *(sys.executable, "-m", "pytest", "-q", *(for_pytest or (*TESTS, "-m", "not slow")))
         )

@@ -1,22 +1,25 @@
-"""Show the state of libraries, devices and limits, and how to fix problems."""
+"""Say whether tfswap works here, and how to fix what does not."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
-import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from importlib import import_module
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from tfswap.activation import activate
-from tfswap.commands.trial import Trial, try_training
+from tfswap.commands.diagnosis import Diagnosis, GpuFacts, failure, lines, problem_lines
+from tfswap.commands.trial import try_training
 from tfswap.io.amounts import readable_bytes
 from tfswap.machine import budget as budgets
-from tfswap.machine import codecs, host_memory
+from tfswap.machine import codecs, host_memory, nvcomp
 from tfswap.machine.codec_speed import codec_speeds
 from tfswap.machine.devices import NOT_OURS, visible_gpus
 from tfswap.machine.far_tier import CodecSpeed, FarTier
@@ -30,69 +33,18 @@ from tfswap.state import memory_stats, status
 # With less available memory than this, a large allocation may kill the process.
 _SCARCE_BYTES = 256 << 20
 
-
-@dataclass(frozen=True)
-class GpuFacts:
-    """What is known about a GPU.
-
-    Attributes:
-        name: "GPU:0", ...
-        is_ours: Whether it is tfswap's device, with a budget and swaps.
-        memory_bytes: Maximum memory of TensorFlow's allocator on it; None if unknown.
-        link: The link to pinned host memory; None if it was not measured.
-    """
-
-    name: str
-    is_ours: bool
-    memory_bytes: int | None
-    link: Machine | None
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """All findings; sizes in bytes, speeds in bytes per second.
-
-    Attributes:
-        status: `tfswap.status()`.
-        built_for: The TensorFlow release that libtfswap was compiled against; None if unknown.
-        compiler: The compiler; None if unknown.
-        memory: `tfswap.memory_stats()`; None without the library.
-        host: Total and available memory of the machine.
-        cgroup: Limit of this process's cgroup and memory available under it.
-        link: Copy speeds of the machine.
-        gpus: The visible GPUs.
-        cores: Number of cores that this process may use.
-        codecs: Out and in speed of each usable codec in one thread, for a tensor that it halves.
-        missing_codecs: Reason why each other codec is not usable, by name.
-        file: The file tier in the given folder, or the reason why there is none; None without a
-            folder.
-        auto_budget_bytes: What budget="auto" would be now.
-        auto_host_limit_bytes: What host_limit="auto" would be beside that budget.
-        trial: A small training under a budget; None if it was skipped or is impossible.
-        problems: Problems, each with its remedy.
-    """
-
-    status: dict[str, Any]
-    built_for: str | None
-    compiler: str | None
-    memory: dict[str, Any] | None
-    host: host_memory.HostMemory
-    cgroup: host_memory.CgroupMemory
-    link: Machine
-    gpus: tuple[GpuFacts, ...]
-    cores: int
-    codecs: dict[str, tuple[float, float]]
-    missing_codecs: dict[str, str]
-    file: FarTier | str | None
-    auto_budget_bytes: int
-    auto_host_limit_bytes: int
-    trial: Trial | None
-    problems: tuple[str, ...]
+# Optional extras of the package: the module that they install, and what it is for.
+_EXTRAS = {
+    "report": ("matplotlib", "report.to_png, and pictures in log_dir"),
+    "ilp": ("scipy", 'policy="tvdnn_ilp"'),
+    "bo": ("bayes_opt", 'policy="autoswap:bo"'),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--verbose", action="store_true", help="print all facts")
+    parser.add_argument("--json", action="store_true", help="print all facts as one JSON object")
     parser.add_argument("--spill-dir", help="also measure a file tier in this folder")
     parser.add_argument(
         "--no-trial", action="store_true", help="skip the small training under a budget"
@@ -101,21 +53,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the diagnosis; return 1 if there is a problem, else 0."""
+    found = environment_problems(os.environ)
+    # TensorFlow imports Keras: with another backend, neither could be examined.
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    if not options.verbose:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
-        activate()
-    except ValueError as error:  # an option in the environment
-        print(f"tfswap doctor: {error}", file=sys.stderr)
+        with contextlib.suppress(LibraryError):  # status() has the reason
+            library.load()
+    except Exception as error:  # then nothing else can be examined
+        what = f"{type(error).__name__}: {error}".rstrip(": ")
+        found.append(
+            "`import tensorflow` fails. Mend that first, for example by installing it again (pip "
+            f"install --force-reinstall tensorflow-cpu, or tensorflow). It raises {what}"
+        )
+        text = [failure(len(found)), *problem_lines(found, options.verbose)]
+        print(json.dumps({"problems": found}, indent=2) if options.json else "\n".join(text))
         return 1
-    diagnosis = diagnose(options.spill_dir, trial=not options.no_trial)
+    try:
+        with warnings.catch_warnings():  # that options have no effect without the library
+            warnings.simplefilter("ignore")
+            activate()
+    except ValueError as error:  # an option in the environment
+        found.append(str(error))
+    diagnosis = diagnose(found, options.spill_dir, trial=not options.no_trial)
     if options.json:
         print(json.dumps(asdict(diagnosis), indent=2, default=str))
     else:
-        print("\n".join(lines(diagnosis)))
+        print("\n".join(lines(diagnosis, options.verbose)))
     return 1 if diagnosis.problems else 0
 
 
-def diagnose(spill_dir: str | None = None, trial: bool = True) -> Diagnosis:
-    """Examine this process, its libraries, its limits and the folder; try a training."""
+def diagnose(
+    found: Sequence[str] = (), spill_dir: str | None = None, trial: bool = True
+) -> Diagnosis:
+    """Examine this process, its libraries and its limits; if nothing is wrong, try a training.
+
+    Args:
+        found: Problems that were found before.
+        spill_dir: Folder to measure a file tier in; None for none.
+        trial: Whether to try a training.
+    """
     state = status()
     build = _build_info()
     memory = memory_stats() if state["loaded"] else None
@@ -123,14 +101,16 @@ def diagnose(spill_dir: str | None = None, trial: bool = True) -> Diagnosis:
     gpus = tuple(_gpus()) if state["loaded"] else ()
     in_use_bytes = memory["bytes_in_use"] if memory else 0
     auto_budget_bytes = budgets.resolve("auto", in_use_bytes=in_use_bytes)
-    tried = try_training() if trial and state["device_is_ours"] else None
-    found = [*problems(state, host, cgroup, gpus), *environment_problems(os.environ)]
+    missing_codecs = {name: why for name in codecs.NAMES if (why := codecs.why_not(name))}
+    found = [*problems(state, host, cgroup, gpus), *found]
+    # With a problem, it would fail for the same reason.
+    tried = try_training() if trial and not found else None
     if tried is not None and tried.problem:
         found.append(tried.problem)
     return Diagnosis(
         status=state,
-        built_for=getattr(build, "TENSORFLOW_VERSION", None),
-        compiler=getattr(build, "COMPILER", None),
+        built_for=build.get("tensorflow"),
+        compiler=build.get("compiler"),
         memory=memory,
         host=host,
         cgroup=cgroup,
@@ -138,7 +118,8 @@ def diagnose(spill_dir: str | None = None, trial: bool = True) -> Diagnosis:
         gpus=gpus,
         cores=cores(),
         codecs={speed.name: _gb_s(speed) for speed in codec_speeds() if speed.threads == 1},
-        missing_codecs={name: why for name in codecs.NAMES if (why := codecs.why_not(name))},
+        missing_codecs=missing_codecs,
+        missing_extras=_missing_extras(missing_codecs, bool(gpus)),
         file=None if spill_dir is None else _file(spill_dir),
         auto_budget_bytes=auto_budget_bytes,
         auto_host_limit_bytes=budgets.resolve_host_limit(
@@ -147,6 +128,21 @@ def diagnose(spill_dir: str | None = None, trial: bool = True) -> Diagnosis:
         trial=tried,
         problems=tuple(found),
     )
+
+
+def _missing_extras(missing_codecs: Mapping[str, str], with_gpus: bool) -> dict[str, str]:
+    found = {}
+    if missing_codecs:
+        names: dict[str, list[str]] = {}
+        for name, why in missing_codecs.items():
+            names.setdefault(why, []).append(name)
+        found["codecs"] = "; ".join(f"{', '.join(names[why])}: {why}" for why in names)
+    for extra, (module, purpose) in _EXTRAS.items():
+        if find_spec(module) is None:
+            found[extra] = f'{purpose}: pip install "tfswap[{extra}]"'
+    if with_gpus and nvcomp.find_nvcomp() is None:
+        found["gpu-codecs"] = f"{', '.join(nvcomp.NAMES)} on GPUs: {nvcomp.INSTALL}"
+    return found
 
 
 # Codecs are compared on a tensor of this size that they halve.
@@ -195,6 +191,8 @@ def problems(
             "libtfswap is loaded, but TensorFlow's CPU device is not tfswap's: another library has "
             "replaced the device factory. Import tfswap before that library, or without it."
         )
+    elif find_spec("keras") is None:
+        found.append("Keras is not installed, and AutoSwap needs it: pip install keras.")
     if not all(gpu.is_ours for gpu in gpus):
         found.append(NOT_OURS)
     if any(not training["in_force"] for training in state["trainings"]):
@@ -222,10 +220,10 @@ def problems(
 def environment_problems(environment: Mapping[str, str]) -> list[str]:
     """Return the environment variables that prevent swapping, each with its remedy."""
     found = []
-    backend = environment.get("KERAS_BACKEND", "tensorflow")
+    backend, where = _keras_backend(environment)
     if backend != "tensorflow":
         found.append(
-            f"KERAS_BACKEND is {backend!r}: AutoSwap needs Keras on TensorFlow. Set "
+            f"{where} is {backend!r}: AutoSwap needs Keras on TensorFlow. Set "
             "KERAS_BACKEND=tensorflow."
         )
     if re.search(r"--tf_xla_auto_jit=[^0-]", environment.get("TF_XLA_FLAGS", "")):
@@ -236,93 +234,23 @@ def environment_problems(environment: Mapping[str, str]) -> list[str]:
     return found
 
 
-def lines(diagnosis: Diagnosis) -> list[str]:
-    """Return the printed diagnosis."""
-    state, memory, link = diagnosis.status, diagnosis.memory, diagnosis.link
-    facts = {
-        "library": "loaded" if state["loaded"] else "not loaded",
-        "built for": _built(diagnosis),
-        "TensorFlow": state["tensorflow"] or "not installed",
-        "device": "CPU, tfswap's" if state["device_is_ours"] else "CPU, not tfswap's",
-        "plan": "active" if state["plan_in_force"] else "none active",
-        "link": (
-            f"{link.name}: out {link.out_bytes_per_s / 1e9:.1f} GB/s, "
-            f"in {link.in_bytes_per_s / 1e9:.1f} GB/s, {diagnosis.cores} cores"
-        ),
-        "memory": (
-            f"{readable_bytes(diagnosis.host.total_bytes)}, "
-            f"{readable_bytes(diagnosis.host.available_bytes)} available"
-        ),
-        "cgroup": _limit(diagnosis.cgroup.limit_bytes, diagnosis.cgroup.available_bytes),
-        "budget": _limit(memory["budget_bytes"] if memory else None, None)
-        + f'; "auto" is {readable_bytes(diagnosis.auto_budget_bytes)} now',
-        "host limit": _limit(memory["host_limit_bytes"] if memory else None, None)
-        + f'; "auto" is {readable_bytes(diagnosis.auto_host_limit_bytes)} now',
-    }
-    for gpu in diagnosis.gpus:
-        facts[gpu.name] = _gpu(gpu)
-    if diagnosis.trial is not None and not diagnosis.trial.problem:
-        facts["trial"] = (
-            f"a training that needs {readable_bytes(diagnosis.trial.unswapped_peak_bytes)} on "
-            f"{diagnosis.trial.device} ran in {readable_bytes(diagnosis.trial.budget_bytes)} with "
-            "the same losses"
-        )
-    facts["codecs"] = "out / in, GB/s: " + ", ".join(
-        f"{name} {out / 1e9:.1f} / {back / 1e9:.1f}"
-        for name, (out, back) in diagnosis.codecs.items()
-    )
-    for why in sorted(set(diagnosis.missing_codecs.values())):
-        missing = [name for name, each in diagnosis.missing_codecs.items() if each == why]
-        facts["missing"] = f"{', '.join(missing)}: {why}"
-    if isinstance(diagnosis.file, FarTier):
-        facts["file"] = (
-            f"out {diagnosis.file.out_bytes_per_s / 1e9:.1f} GB/s, "
-            f"in {diagnosis.file.in_bytes_per_s / 1e9:.1f} GB/s, both at once"
-        )
-    elif diagnosis.file is not None:
-        facts["file"] = diagnosis.file
-    if memory:
-        facts["in use"] = (
-            f"{readable_bytes(memory['bytes_in_use'])} on the device, "
-            f"{readable_bytes(memory['host_bytes_in_use'])} in far memory"
-        )
-    width = max(map(len, facts))
-    report = [f"{name:<{width}}  {fact}" for name, fact in facts.items()]
-    report.append("")
-    if not diagnosis.problems:
-        return [*report, "No problems found."]
-    return [*report, *(f"PROBLEM: {problem}" for problem in diagnosis.problems)]
-
-
-def _gpu(gpu: GpuFacts) -> str:
-    if not gpu.is_ours:
-        return "TensorFlow's own"
-    known = ["tfswap's"]
-    if gpu.memory_bytes is not None:
-        known.append(readable_bytes(gpu.memory_bytes))
-    if gpu.link is not None:
-        known.append(
-            f"{gpu.link.name}: out {gpu.link.out_bytes_per_s / 1e9:.1f} GB/s, "
-            f"in {gpu.link.in_bytes_per_s / 1e9:.1f} GB/s"
-        )
-    return ", ".join(known)
-
-
-def _built(diagnosis: Diagnosis) -> str:
-    if diagnosis.built_for is None:
-        return "unknown"
-    return f"TensorFlow {diagnosis.built_for}, by {diagnosis.compiler}"
-
-
-def _limit(limit_bytes: int | None, available_bytes: int | None) -> str:
-    if limit_bytes is None:
-        return "no limit"
-    available = "" if available_bytes is None else f", {readable_bytes(available_bytes)} available"
-    return f"{readable_bytes(limit_bytes)}{available}"
-
-
-def _build_info() -> Any:
+def _keras_backend(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return the backend that Keras will choose, and where it is set."""
+    variable = "KERAS_BACKEND"
+    if environment.get(variable):
+        return environment[variable], variable
+    home = Path("~").expanduser()
+    base = home if os.access(home, os.W_OK) else Path("/tmp")
+    file = Path(environment.get("KERAS_HOME", base / ".keras"), "keras.json").expanduser()
     try:
-        return import_module("tfswap._build_info")
-    except ImportError:
-        return None
+        chosen = json.loads(file.read_bytes()).get("backend", "tensorflow")
+    except (OSError, ValueError, AttributeError):  # Keras ignores most of these, too
+        chosen = "tensorflow"
+    return str(chosen), f'"backend" in {file}'
+
+
+def _build_info() -> dict[str, str]:
+    try:
+        return library.build_info()
+    except LibraryError:
+        return {}

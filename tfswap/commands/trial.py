@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfswap.io.amounts import readable_bytes
-from tfswap.ops.loaded_library import LibraryError
 from tfswap.state import memory_stats, reset_memory_stats
 
 # Activations of 2 MiB each, with little computation.
 _BATCH, _WIDTH, _LAYERS = 4096, 128, 8
 _STEPS = 14  # enough for the plan to be corrected
 _BUDGET_FRACTION = 0.7
+
+_REPORT = "please report it with the output of `tfswap doctor --verbose`"
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,16 @@ def try_training() -> Trial:
     device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
     try:
         return _try_on(device)
-    except (ImportError, ValueError, LibraryError, tf.errors.OpError) as error:
-        return Trial(device, problem=f"A small training under a budget failed: {error}")
+    except Exception as error:  # a doctor reports whatever it is
+        what = f"{type(error).__name__}: {error}".rstrip(": ")
+        return Trial(device, problem=f"A small training under a budget failed ({_REPORT}): {what}")
 
 
 def _try_on(device: str) -> Trial:
+    from tfswap import options
     from tfswap.auto_swap import AutoSwap
 
+    options.reset()  # a budget in the environment is for other trainings
     unswapped, others_bytes, unswapped_peak_bytes = _train(device)
     budget_bytes = others_bytes + int(_BUDGET_FRACTION * (unswapped_peak_bytes - others_bytes))
     callback = AutoSwap(budget_bytes, verbose=0)
@@ -55,14 +59,20 @@ def _try_on(device: str) -> Trial:
     problem = ""
     if report["outcome"] != "swapped":
         why = "; ".join(report["notes"]) or "no reason is known"
-        problem = f"A small training under a budget was not swapped ({report['outcome']}): {why}"
+        problem = (
+            f"A small training under a budget was not swapped ({report['outcome']}; {_REPORT}): "
+            f"{why}"
+        )
     elif peak_bytes > budget_bytes:
         problem = (
             f"A small training used {readable_bytes(peak_bytes)} of a budget of "
-            f"{readable_bytes(budget_bytes)}: this is a bug in tfswap"
+            f"{readable_bytes(budget_bytes)}: this is a bug in tfswap; {_REPORT}"
         )
     elif losses != unswapped and _train(device)[0] == unswapped:
-        problem = "A small training had different losses under a budget: this is a bug in tfswap"
+        problem = (
+            "A small training had different losses under a budget: this is a bug in tfswap; "
+            f"{_REPORT}"
+        )
     return Trial(device, unswapped_peak_bytes, budget_bytes, peak_bytes, problem)
 
 

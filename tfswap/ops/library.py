@@ -1,20 +1,20 @@
-"""Load ``libtfswap.so`` into the TensorFlow that it was built for, before its devices exist."""
+"""Load ``libtfswap.so`` for the installed TensorFlow, before TensorFlow's devices exist.
+
+``tfswap/native`` has a folder for each TensorFlow release that tfswap was built for (``2.21``).
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import sys
-from importlib import import_module, metadata
-from importlib.util import find_spec
+from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from tfswap.ops.loaded_library import Library, LibraryError
 
-SUPPORTED_TENSORFLOW = ("2.20", "2.21")
-"""TensorFlow releases, as ``major.minor``, whose C++ interface this version supports."""
-
-LIBRARY_PATH = Path(__file__).resolve().parent.parent / "libtfswap.so"
-GPU_LIBRARY_PATH = LIBRARY_PATH.with_name("libtfswap_gpu.so")
-"""Exists only if tfswap was built against a TensorFlow with GPU devices."""
+NATIVE = Path(__file__).resolve().parent.parent / "native"
 
 _TOO_LATE = (
     "tfswap was loaded after TensorFlow had created its devices, so the CPU device is TensorFlow's "
@@ -28,13 +28,71 @@ _problem: str | None = None
 
 
 def tensorflow_version() -> str | None:
-    """Return the installed TensorFlow release without importing it; None if there is none."""
-    for name in ("tensorflow", "tensorflow-cpu", "tensorflow_cpu"):
+    """Return the release of the imported or else the installed TensorFlow; None: none."""
+    imported = sys.modules.get("tensorflow")
+    if imported is not None and hasattr(imported, "__version__"):
+        return str(imported.__version__)
+    for name in ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"):
         try:
             return metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
     return None
+
+
+def folder() -> Path:
+    """Return the folder of the libraries for the installed TensorFlow.
+
+    Raises:
+        LibraryError: TensorFlow is missing, or tfswap was not built for it or for this Python.
+    """
+    releases = sorted(path.parent.name for path in NATIVE.glob("*/build.json"))
+    if not releases:
+        raise LibraryError(
+            f"{NATIVE} has no libraries: tfswap was not built. Run `pip install .` (or `make "
+            "build`) in its source tree."
+        )
+    version = tensorflow_version()
+    known = ", ".join(f"{release}.x" for release in releases)
+    if version is None:
+        raise LibraryError(
+            "tfswap needs TensorFlow, and none is installed. It has libraries for "
+            f"{known} (pip install tensorflow-cpu, or tensorflow)."
+        )
+    found = NATIVE / ".".join(version.split(".")[:2])
+    if found.name not in releases:
+        raise LibraryError(
+            f"tfswap has libraries for TensorFlow {known}, and {version} is installed. Its C++ "
+            "interface changes between releases, so loading another one could crash. Install one "
+            "of these, or build tfswap for yours (needs g++): "
+            "pip install --force-reinstall --no-deps --no-binary tfswap tfswap"
+        )
+    if not _runtime(found).exists():
+        raise LibraryError(
+            f"{_runtime(found)} is missing: tfswap was built for another version of Python. "
+            "Install it again: pip install --force-reinstall --no-deps tfswap"
+        )
+    return found
+
+
+def _runtime(libraries: Path) -> Path:
+    return libraries / f"_runtime{EXTENSION_SUFFIXES[0]}"
+
+
+def path() -> Path:
+    """Return the path of libtfswap.so. Raises what `folder` raises."""
+    return folder() / "libtfswap.so"
+
+
+def gpu_path() -> Path:
+    """Return the path of the library with GPU devices, which a build for CPUs does not have."""
+    return folder() / "libtfswap_gpu.so"
+
+
+def build_info() -> dict[str, str]:
+    """Return what the libraries were built with: "tensorflow" (the version) and "compiler"."""
+    info: dict[str, str] = json.loads((folder() / "build.json").read_text())
+    return info
 
 
 def _context_is_initialized() -> bool:
@@ -45,47 +103,12 @@ def _context_is_initialized() -> bool:
     return current is not None and bool(getattr(current, "_initialized", False))
 
 
-def _check_versions() -> None:
-    version = tensorflow_version()
-    supported = ", ".join(f"{release}.x" for release in SUPPORTED_TENSORFLOW)
-    if version is None:
-        raise LibraryError(
-            "tfswap needs TensorFlow, and none is installed. Supported: "
-            f"{supported} (pip install tensorflow-cpu, or tensorflow)."
-        )
-    if ".".join(version.split(".")[:2]) not in SUPPORTED_TENSORFLOW:
-        raise LibraryError(
-            f"tfswap supports TensorFlow {supported}, and {version} is installed. Install a "
-            "supported TensorFlow, then build tfswap again (pip install --force-reinstall tfswap)."
-        )
-    missing = None
-    if not LIBRARY_PATH.exists():
-        missing = str(LIBRARY_PATH)
-    elif find_spec("tfswap._runtime") is None:
-        missing = "tfswap._runtime (for this version of Python)"
-    if missing is not None:
-        raise LibraryError(
-            f"{missing} is missing: tfswap was not built. Run `pip install .` (or `make build`) in "
-            "its source tree."
-        )
-    try:
-        built = import_module("tfswap._build_info").TENSORFLOW_VERSION
-    except ImportError:
-        return
-    if built != version:
-        raise LibraryError(
-            f"tfswap was built for TensorFlow {built}, and {version} is installed. Its C++ "
-            "interface changes between releases, so loading it could crash. Build tfswap again: "
-            "pip install --force-reinstall --no-deps tfswap."
-        )
-
-
 def load() -> Library:
     """Load libtfswap into TensorFlow, once per process. Later calls return the same library.
 
     Raises:
-        LibraryError: TensorFlow is missing, unsupported or not the one that tfswap was built for,
-            the library was not built, or TensorFlow's devices already exist.
+        LibraryError: TensorFlow is missing, tfswap was not built for it or for this Python, or
+            TensorFlow's devices already exist.
     """
     global _library, _problem
     if _library is not None:
@@ -93,21 +116,31 @@ def load() -> Library:
     if _problem is not None:
         raise LibraryError(_problem)
     try:
-        _check_versions()
+        folder()
         if _context_is_initialized():
             raise LibraryError(_TOO_LATE)
         import tensorflow as tf
 
         if _context_is_initialized():
             raise LibraryError(_TOO_LATE)
-        tf.load_library(str(LIBRARY_PATH))
-        if GPU_LIBRARY_PATH.exists() and tf.test.is_built_with_cuda():
-            tf.load_library(str(GPU_LIBRARY_PATH))
-        _library = import_module("tfswap._runtime").Library()
+        tf.load_library(str(path()))
+        if gpu_path().exists() and tf.test.is_built_with_cuda():
+            tf.load_library(str(gpu_path()))
+        _library = _load_runtime(_runtime(folder()))
     except LibraryError as error:
         _problem = str(error)
         raise
     return _library
+
+
+def _load_runtime(file: Path) -> Library:
+    name = "tfswap._runtime"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    library: Library = module.Library()
+    return library
 
 
 def problem() -> str | None:

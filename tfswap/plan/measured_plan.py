@@ -9,8 +9,12 @@ from dataclasses import dataclass
 
 from tfswap.plan.schema import FunctionPlan
 
-TOLERANCE = 0.03
-"""A predicted peak that is further off than this fraction of it is corrected."""
+LEAST, MOST = 0.97, 1.07
+"""A plan is corrected if the measured peak is outside of these fractions of the predicted one.
+
+Plans aim at a peak some 3 % below the budget, so the upper limit allows on-demand swaps of about
+3 % of the budget. Their copies take milliseconds a step; a correction takes seconds.
+"""
 
 CLEARLY_FITS = 0.8
 """A model that needs at most this fraction of the budget is left unchanged.
@@ -115,7 +119,7 @@ class MeasuredPlan:
         if not self.function.moves and self.bytes_out == 0:
             return True
         predicted_bytes = max(self.function.predicted_peak_bytes, 1)
-        return abs(self._most_bytes / predicted_bytes - 1) <= TOLERANCE
+        return LEAST <= self._most_bytes / predicted_bytes <= MOST
 
     def is_slower_than(self, seconds: Sequence[float]) -> bool:
         """Return whether each step was clearly slower than steps that took so long."""

@@ -30,6 +30,8 @@ _ASSETS = Path(__file__).with_name("assets")
 _KINDS = ("output", "temporary", "other", "swap")
 # Rows of concurrent ops in the chart; further ops share the last row.
 _MAX_ROWS = 16
+# Notebooks store their output: a larger page is not shown in a cell.
+_MAX_CELL_BYTES = 500_000
 
 
 def page(
@@ -52,9 +54,7 @@ def page(
     """
     parts = [f"<pre>{escape(chr(10).join(lines))}</pre>"] if lines else []
     if out_of_memory is not None:
-        keys = _key((("taken", "taken"), ("part", "partly taken"), ("idle", "idle")))
-        parts.append(f"<h2>Out of memory</h2>{strips_to_svg(out_of_memory)}{keys}")
-        parts.append(f'<p class="error">{escape(out_of_memory)}</p>')
+        parts.append(_out_of_memory(out_of_memory))
     if story is not None:
         parts += [_figures(story), _chart(), _tiers(story)]
     parts.append(_least_budgets(least))
@@ -68,6 +68,45 @@ def page(
             f'<p class="note">{len(map_.boxes):,} allocations in a slab of {map_.height_bytes:,} '
             f"bytes; the peak load is {map_.max_live_bytes:,} bytes.</p>"
         )
+    return _document(["<h1>tfswap</h1>", *parts], story, maps)
+
+
+def cell(
+    lines: Sequence[str], story: StepStory | None = None, out_of_memory: str | None = None
+) -> str:
+    """Return the HTML of a notebook's cell: the summary, and the chart of the step in a frame.
+
+    The frame keeps the page's styles and names out of the notebook. It takes the height that it
+    needs, and is dark in a dark notebook.
+
+    Args:
+        lines: The summary.
+        story: The simulated step.
+        out_of_memory: The message of the out-of-memory error, if there was one.
+    """
+    parts = [] if out_of_memory is None else [_out_of_memory(out_of_memory)]
+    if story is not None:
+        parts.append(_chart())
+    lines = list(lines)
+    document = _document(parts, story, css_class="cell")
+    if len(document) > _MAX_CELL_BYTES:
+        lines.append("The chart is too large for a notebook: write it with to_html(path).")
+        parts = []
+    text = f"<pre>{escape(chr(10).join(lines))}</pre>"
+    if not parts:
+        return text
+    return (
+        f'{text}<iframe srcdoc="{escape(document)}" title="tfswap" '
+        'style="width: 100%; height: 640px; border: 0"></iframe>'
+    )
+
+
+def _document(
+    parts: Sequence[str],
+    story: StepStory | None,
+    maps: Sequence[AddressMap] = (),
+    css_class: str = "page",
+) -> str:
     data = {
         "step": None if story is None else step_data(story),
         "maps": [_map_data(map_) for map_ in maps],
@@ -76,7 +115,7 @@ def page(
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>tfswap</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<link rel="icon" href="data:,">'
-        f"<style>{_asset('page.css')}</style></head>\n<body><h1>tfswap</h1>\n"
+        f'<style>{_asset("page.css")}</style></head>\n<body class="{css_class}">\n'
         + "\n".join(parts)
         + f'\n<script type="application/json" id="data">{_packed(data)}</script>'
         f"\n<script>{_asset('page.js')}</script></body></html>\n"
@@ -164,6 +203,14 @@ def _map_data(map_: AddressMap) -> dict[str, Any]:
         "begin": [_one_us(box.begin_ns - first_ns) for box in boxes],
         "end": [_one_us(box.end_ns - first_ns) for box in boxes],
     }
+
+
+def _out_of_memory(message: str) -> str:
+    keys = _key((("taken", "taken"), ("part", "partly taken"), ("idle", "idle")))
+    return (
+        f"<h2>Out of memory</h2>{strips_to_svg(message)}{keys}"
+        f'<p class="error">{escape(message)}</p>'
+    )
 
 
 def _figures(story: StepStory) -> str:

@@ -13,7 +13,7 @@ from tfswap.machine.far_tier import COMPRESSED
 from tfswap.plan.schema import SwapPlan
 from tfswap.planning.least_budget import LeastBudgets
 from tfswap.report.address_map import AddressMap
-from tfswap.report.page import page
+from tfswap.report.page import cell, page
 from tfswap.report.perfetto import to_trace
 from tfswap.report.picture import to_png
 from tfswap.report.step_story import StepStory
@@ -168,6 +168,10 @@ class Report(Mapping[str, Any]):
 
     def __str__(self) -> str:
         return self.summary()
+
+    def _repr_html_(self) -> str:
+        """Return the summary and the chart of the step, which notebooks show."""
+        return cell(summary_lines(self), self.story, self.out_of_memory)
 
     def summary(self) -> str:
         """Return the printed summary, at most six lines."""

@@ -16,6 +16,7 @@ MOVES_NOTHING = FunctionPlan("f", predicted_peak_bytes=100)
     [
         (MOVES, 100, 10, True),
         (MOVES, 90, 10, False),
+        (MOVES, 103, 13, True),  # a few on-demand swaps
         (MOVES, 100, 20, False),  # on-demand swaps moved 10: without them, the peak would be 110
         (MOVES_NOTHING, 90, 0, True),  # less than in the recorded order
         (MOVES_NOTHING, 100, 10, False),

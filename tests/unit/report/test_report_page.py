@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tfswap.plan.slots import OUTSIDE, Slot
 from tfswap.planning.least_budget import least_budgets
 from tfswap.planning.planners.assignment import Place
 from tfswap.planning.simulator import Swap
+from tfswap.report import page
 from tfswap.report.address_map import AddressMap, Box
 from tfswap.report.address_strips import strips_to_svg
 from tfswap.report.page import step_data
@@ -167,6 +169,33 @@ def test_a_page_of_a_step(tmp_path: Path) -> None:
         assert part in text
     report.to_html(tmp_path / "short.html", what_if=False)
     assert "faster links" not in (tmp_path / "short.html").read_text()
+
+
+def test_a_cell_of_a_notebook() -> None:
+    report = Report(outcome="swapped", story=story(("a<b>", "b", "c", "d")), out_of_memory=ERROR)
+    cell = report._repr_html_()
+    text, _, frame = cell.partition("</pre>")
+    assert text.removeprefix("<pre>") == escape(report.summary())
+    attributes = dict(ElementTree.fromstring(frame).attrib)
+    tags = _Tags()
+    tags.feed(attributes["srcdoc"])
+    assert tags.open == [] and tags.links == 0
+    assert tags.data["step"]["ops"]["names"] == ["a<b>", "b", "c", "d"]
+    for part in ('<canvas id="chart"', "a&lt;b&gt;", "Out of memory"):
+        assert part in attributes["srcdoc"]
+    assert "<script" not in cell and "<style" not in cell  # outside of the frame
+    assert len(cell) < 50_000
+
+
+def test_a_cell_without_a_step_is_text() -> None:
+    fits = Report(outcome="fits", budget_bytes=MIB)
+    assert fits._repr_html_() == f"<pre>{escape(fits.summary())}</pre>"
+
+
+def test_a_cell_without_a_chart_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "_MAX_CELL_BYTES", 1000)
+    cell = Report(outcome="swapped", story=story())._repr_html_()
+    assert "<iframe" not in cell and "write it with to_html(path)" in cell
 
 
 def test_the_page_has_the_least_budgets(tmp_path: Path) -> None:

@@ -260,7 +260,8 @@ std::string LoadBlosc(const std::string& path) {
   if (Release(found) != Release(BLOSC2_VERSION_STRING)) {
     ::dlclose(handle);
     return "c-blosc2 " + found + " was found in " + path + ", and tfswap was built for " +
-           Release(BLOSC2_VERSION_STRING) + "; install tfswap again";
+           Release(BLOSC2_VERSION_STRING) +
+           ": pip install blosc2==" TFSWAP_WITH_BLOSC ", or build tfswap again";
   }
   library->init();
   loaded = library.release();

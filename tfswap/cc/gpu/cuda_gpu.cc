@@ -20,11 +20,11 @@ constexpr absl::string_view kMessagePrefix = "tfswap: ";
 
 }  // namespace
 
-std::string FolderOfThisLibrary() {
+std::string FolderOfKernels() {
   Dl_info info;
-  if (dladdr(reinterpret_cast<void*>(&FolderOfThisLibrary), &info) == 0) return "";
-  const std::string path = info.dli_fname;
-  return path.substr(0, path.rfind('/'));
+  if (dladdr(reinterpret_cast<void*>(&FolderOfKernels), &info) == 0) return "";
+  const std::string library = info.dli_fname;
+  return library.substr(0, library.rfind('/')) + "/..";
 }
 
 absl::StatusOr<CudaGpu*> CudaGpu::Make(void* compute) {
@@ -153,7 +153,7 @@ absl::StatusOr<CudaCodecs*> CudaGpu::Codecs() {
   std::lock_guard<std::mutex> lock(mu_);
   if (!codecs_loaded_) {
     codecs_loaded_ = true;
-    codecs_ = CudaCodecs::Make(driver_, context_, FolderOfThisLibrary());
+    codecs_ = CudaCodecs::Make(driver_, context_, FolderOfKernels());
   }
   if (!codecs_.ok()) return codecs_.status();
   return codecs_->get();

@@ -20,8 +20,8 @@
 
 namespace tfswap {
 
-// The folder of libtfswap_gpu, which has the kernels, too.
-std::string FolderOfThisLibrary();
+// The folder of the encoders that run on a GPU: the one above libtfswap_gpu.
+std::string FolderOfKernels();
 
 // A GPU: TensorFlow's compute stream, and tfswap's streams for the other queues. Never destroyed.
 class CudaGpu : public Gpu {

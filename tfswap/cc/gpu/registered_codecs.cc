@@ -89,7 +89,7 @@ absl::StatusOr<std::unique_ptr<GpuCodecs>> Make(void* stream, const std::string&
   if (result != CudaDriver::kSuccess) {
     return absl::UnavailableError("tfswap: no context of the stream: " + driver->Text(result));
   }
-  auto codecs = CudaCodecs::Make(driver, context, folder.empty() ? FolderOfThisLibrary() : folder);
+  auto codecs = CudaCodecs::Make(driver, context, folder.empty() ? FolderOfKernels() : folder);
   if (!codecs.ok()) return codecs.status();
   return std::make_unique<OwnAndNvcompCodecs>(*std::move(codecs));
 }

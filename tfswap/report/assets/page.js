@@ -405,14 +405,30 @@ const table = (data) => {
   fill();
 };
 
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+// A frame is dark where the text around it is light: notebooks have themes of their own.
+const setTheme = () => {
+  const around = window.frameElement && getComputedStyle(window.frameElement).color;
+  const [red, green, blue] = around ? around.match(/[\d.]+/g).map(Number) : [];
+  const dark = around ? red + green + blue > 1.5 * 255 : prefersDark.matches;
+  document.documentElement.classList.toggle("dark", dark);
+};
+
+setTheme();
 (async () => {
   const data = await unpack(document.getElementById("data").textContent);
   const views = [];
   if (data.step) {
     views.push(chart(data.step));
-    table(data.step);
+    if (document.getElementById("buffers")) table(data.step);
   }
   data.maps.forEach((map, i) => views.push(addresses(document.getElementById(`map${i}`), map)));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => views.forEach((view) => view.paint()));
+  prefersDark.addEventListener("change", () => {
+    setTheme();
+    views.forEach((view) => view.paint());
+  });
+  if (window.frameElement && document.body.className === "cell") {
+    window.frameElement.style.height = `${document.body.offsetHeight}px`;
+  }
   document.documentElement.dataset.ready = "yes";
 })();

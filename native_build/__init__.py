@@ -1,1 +1,0 @@
-"""The native part of the build: what it needs, compiling, and the libraries it makes."""

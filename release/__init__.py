@@ -1,0 +1,1 @@
+"""Wheels: building them, and trying them beside each TensorFlow."""
