@@ -34,7 +34,7 @@ BUILT := build/.built
 LINTERS := $(VENV)/.tfswap-linters
 DOCS := $(VENV)/.tfswap-docs
 
-.PHONY: build test test-all wheels test-wheels test-gpu test-versions test-keras test-browser sanitize fuzz gpu-check lint format demo notebook bench docs clean
+.PHONY: build test test-all wheel wheels test-wheels test-gpu test-versions test-keras test-browser sanitize fuzz gpu-check lint format demo notebook bench docs clean
 
 build: $(BUILT)
 
@@ -102,6 +102,10 @@ wheels: $(INSTALLED)
 	command -v debootstrap >/dev/null || { apt-get update -q && apt-get install -y -q debootstrap; } || \
 	  { echo "Cannot install debootstrap. Debian: apt-get install debootstrap" >&2; exit 1; }
 	$(BIN)/python release/wheels.py $(ONLY)
+
+# A wheel for this Python, this TensorFlow and this system, from the objects of `make build`.
+wheel: build
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 # One combination: make test-wheels ONLY="--python 3.12 --tensorflow 2.21"
 test-wheels:

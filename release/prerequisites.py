@@ -15,7 +15,10 @@ import sys
 from pathlib import Path
 
 _CHECKS = Path(__file__).resolve().parents[1] / "cmake" / "checks.cmake"
-_NVCC = ("nvidia-cuda-nvcc>=13,<14", "nvidia-nvvm>=13,<14", "nvidia-cuda-crt>=13,<14")
+_NVCC = tuple(
+    f"nvidia-{part}>=13,<14"
+    for part in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-runtime", "cuda-cccl")
+)
 
 
 def supported_tensorflow() -> list[str]:
