@@ -2,7 +2,7 @@
 # explained in CMakeLists.txt.
 
 # The releases that tests/versions has passed with.
-set(supported_tensorflow 2.19 2.20 2.21)
+set(supported_tensorflow 2.20 2.21)
 
 set(install_compiler "\
     Debian, Ubuntu   apt-get install g++
@@ -12,8 +12,8 @@ set(install_compiler "\
     Alpine is not supported: TensorFlow has no wheel for musl
   g++ 11 or newer is needed. One with another name: CXX=/path/to/g++ pip install .")
 set(install_tensorflow "\
-    pip install \"tensorflow-cpu>=2.19,<2.22\"     for a machine without a GPU
-    pip install \"tensorflow>=2.19,<2.22\"         for one with a GPU
+    pip install \"tensorflow-cpu>=2.20,<2.22\"     for a machine without a GPU
+    pip install \"tensorflow>=2.20,<2.22\"         for one with a GPU
   then install tfswap again.")
 
 # Sets `variable` to the version of an installed Python package, by the record beside it.

@@ -2,8 +2,8 @@
 
     python release/installations.py [--python 3.12] [--tensorflow 2.21] [--cuda]
 
-For each wheel, the TensorFlow releases that exist for its Python (their CPU builds; with --cuda,
-those with GPU devices), in a virtual environment without a compiler: install, `tfswap doctor`, a
+For each wheel and each supported TensorFlow release (its CPU build; with --cuda, the one with GPU
+devices), in a virtual environment without a compiler: install, `tfswap doctor`, a
 training under a budget and a saved model (`first_use.py`), uninstall. Prints one row each. The exit
 status is 1 if one fails.
 """
@@ -22,9 +22,6 @@ sys.path.insert(0, str(TREE))
 
 from release.prerequisites import supported_tensorflow  # noqa: E402
 from release.wheels import DIST, interpreters  # noqa: E402
-
-# No TensorFlow of that release for that Python.
-NOT_PUBLISHED = {("2.19", "3.13")}
 
 
 class Failed(Exception):
@@ -86,7 +83,7 @@ def main() -> int:
         if not wheels or options.python not in (None, version):
             continue
         for release in supported_tensorflow():
-            if (release, version) in NOT_PUBLISHED or options.tensorflow not in (None, release):
+            if options.tensorflow not in (None, release):
                 continue
             cell = f"Python {version}, {package} {release}"
             try:

@@ -52,14 +52,14 @@ def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> No
 def test_no_tensorflow(tmp_path: Path) -> None:
     said = configured(tmp_path, {"TFSWAP_TENSORFLOW": ""})
     assert "no TensorFlow was found" in said
-    assert 'pip install "tensorflow-cpu>=2.19,<2.22"' in said
+    assert 'pip install "tensorflow-cpu>=2.20,<2.22"' in said
     assert "--no-build-isolation" in said
 
 
-@pytest.mark.parametrize("version", ["2.18.1", "2.22.0rc1", "3.0"])
+@pytest.mark.parametrize("version", ["2.19.1", "2.22.0rc1", "3.0"])
 def test_an_untested_tensorflow(tmp_path: Path, version: str) -> None:
     said = configured(tmp_path, {"TFSWAP_TENSORFLOW": package(tmp_path, version)})
-    assert f"TensorFlow {version} is installed, and tfswap is tested with 2.19, 2.20, 2.21" in said
+    assert f"TensorFlow {version} is installed, and tfswap is tested with 2.20, 2.21" in said
     assert "TFSWAP_BUILD_UNTESTED=1 pip install ." in said
 
 
