@@ -20,7 +20,7 @@ def main() -> None:
     model = keras.Sequential([keras.layers.Input((128,)), *dense, keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     x = np.random.default_rng(1).random((8192, 128), dtype=np.float32)
-    y = x.sum(axis=1, keepdims=True)
+    y = x.mean(axis=1, keepdims=True)
     swap = tfswap.AutoSwap(budget=BUDGET, verbose=0)
     model.fit(x, y, batch_size=8192, epochs=14, verbose=0, callbacks=[swap])
     assert swap.report.outcome == "swapped", swap.report.summary()

@@ -7,6 +7,7 @@ TensorFlow's own wheels are built against the same ones.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -69,5 +70,9 @@ def _make(folder: Path) -> None:
         if hashlib.sha256(package.read_bytes()).hexdigest() != expected:
             raise SystemExit(f"{package} is not the file that was published")
         subprocess.run(["dpkg-deb", "-x", str(package), str(folder)], check=True)
+    for link in folder.rglob("*"):
+        if link.is_symlink() and (target := os.readlink(link)).startswith("/"):
+            link.unlink()  # it would lead to this system's libraries
+            link.symlink_to(folder / target[1:])
     shutil.rmtree(packages)
     (folder / "complete").touch()

