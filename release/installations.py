@@ -54,11 +54,13 @@ def installation(python: str, wheel: Path, requirement: str) -> str:
         Failed: A step failed.
     """
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        # The cache of plans and measured speeds (~/.cache/tfswap) stays, as users expect.
+        folder, home = Path(name) / "venv", Path(name) / "home"
         binaries = folder / "bin"
         # Nothing but this environment: no compiler.
-        clean = {"PATH": str(binaries), "HOME": name, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        clean = {"PATH": str(binaries), "HOME": str(home), "TF_CPP_MIN_LOG_LEVEL": "3"}
         pip = (binaries / "python", "-m", "pip")
+        home.mkdir()
         run(dict(os.environ), python, "-m", "venv", folder)
         run({**os.environ, **clean}, *pip, "install", "--quiet", wheel, requirement)
         doctor = run(clean, binaries / "tfswap", "doctor").splitlines()
