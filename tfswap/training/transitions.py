@@ -343,7 +343,9 @@ def _budget_changed(state: TrainingState, event: BudgetChanged) -> Step:
     if state.turn:
         state, actions = _leave(state)
     if not state.phase.has_planned:
-        return state, (*actions, NoteBudget(0))
+        # A search for sections goes on without the plans that it made for another budget.
+        search = dataclasses.replace(state.graph.sections, trials=())
+        return state.put(0, sections=search), (*actions, NoteBudget(0))
     state, more = _plan_all_again(state, event.reason)
     return state, (*actions, *more)
 

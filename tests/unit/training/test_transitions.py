@@ -30,7 +30,7 @@ from tfswap.training.events import (
     Withdraw,
     XlaRefused,
 )
-from tfswap.training.section_search import SectionSearch
+from tfswap.training.section_search import SectionSearch, SectionTrial
 from tfswap.training.states import GraphState, Origin, Phase, TrainingState
 
 PLAN, OTHER = plan(), plan(tensor="b:0")
@@ -271,6 +271,13 @@ def test_a_batch_that_cannot_be_split_is_not_searched() -> None:
 def test_before_the_first_plan_another_budget_is_only_noted(phase: Phase) -> None:
     state, actions = follow(state_of(phase), BudgetChanged("less is left"))
     assert state == state_of(phase) and kinds(actions) == ["NoteBudget"]
+
+
+def test_another_budget_drops_the_plans_of_a_search() -> None:
+    search = SectionSearch(True, 8, (SectionTrial(1, "first", PLAN, step_ns=100, wait_ns=50),))
+    state = state_of(Phase.BOOTSTRAP, sections=search)
+    state, _ = follow(state, BudgetChanged("less is left"))
+    assert state.graph.sections == SectionSearch(True, 8)
 
 
 @pytest.mark.parametrize("phase", [Phase.SETTLE, Phase.MEASURE, Phase.ADDRESSES, Phase.STEADY])
