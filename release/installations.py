@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--tensorflow", help="only this release, such as 2.21")
     parser.add_argument("--cuda", action="store_true", help="the builds with GPU devices")
     options = parser.parse_args()
-    package, failed = "tensorflow" if options.cuda else "tensorflow-cpu", False
+    package, tried, failed = "tensorflow" if options.cuda else "tensorflow-cpu", 0, False
     for version, python in interpreters():
         wheels = sorted(DIST.glob(f"tfswap-*-cp{version.replace('.', '')}-*.whl"))
         if not wheels or options.python not in (None, version):
@@ -87,13 +87,16 @@ def main() -> int:
         for release in supported_tensorflow():
             if options.tensorflow not in (None, release):
                 continue
+            tried += 1
             cell = f"Python {version}, {package} {release}"
             try:
                 seen = installation(python, wheels[-1], f"{package}=={release}.*")
             except Failed as error:
                 failed, seen = True, f"FAILED: {error}"
             print(f"{cell}: {seen}", flush=True)
-    return int(failed)
+    if not tried:
+        print(f"nothing was tried: {DIST} has no wheel for it, or its Python was not found")
+    return int(failed or not tried)
 
 
 if __name__ == "__main__":

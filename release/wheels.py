@@ -35,11 +35,12 @@ EXCLUDED = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
 
 
 def interpreters() -> Iterator[tuple[str, str]]:
-    """Yield the version and path of each Python to build for, from PATH or pyenv."""
+    """Yield the version and path of each Python to build for: pyenv's, PATH's, or this one."""
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in PYTHONS:
         below_pyenv = [str(path) for path in sorted(versions.glob(f"{version}.*/bin/python"))]
-        for path in (*reversed(below_pyenv), shutil.which(f"python{version}")):
+        this = sys.executable if version == f"{sys.version_info[0]}.{sys.version_info[1]}" else None
+        for path in (*reversed(below_pyenv), shutil.which(f"python{version}"), this):
             if path is not None:
                 yield version, path
                 break
