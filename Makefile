@@ -31,6 +31,7 @@ SOURCES := setup.py CMakeLists.txt $(wildcard cmake/*) $(shell find tfswap/cc -n
 ENVIRONMENT := $(VENV)/.tfswap-environment
 INSTALLED := $(VENV)/.tfswap-installed
 BUILT := build/.built
+TESTERS := $(VENV)/.tfswap-testers
 LINTERS := $(VENV)/.tfswap-linters
 DOCS := $(VENV)/.tfswap-docs
 
@@ -42,11 +43,12 @@ $(ENVIRONMENT): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "Cannot create a virtual environment. Debian, Ubuntu: apt-get install python3-venv" >&2; \
 	  exit 1; }
-	$(BIN)/python -m pip install --quiet "setuptools>=77" "pybind11>=2.12" "cmake>=3.25" ninja "tensorflow-cpu>=2.21,<2.22"
+	$(BIN)/python -m pip install --quiet "setuptools>=77" "pybind11>=2.12" "cmake>=3.25" ninja "blosc2>=4" \
+	  "tensorflow-cpu>=2.21,<2.22"
 	touch $@
 
 $(INSTALLED): $(ENVIRONMENT)
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[test]"
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable .
 	touch $@
 
 # The sources run in place, so a changed C++ file needs no installation.
@@ -54,16 +56,20 @@ $(BUILT): $(INSTALLED) $(SOURCES)
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	touch $@
 
+$(TESTERS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[test]"
+	touch $@
+
 $(LINTERS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[lint]"
 	touch $@
 
-test: build
+test: build $(TESTERS)
 	$(BIN)/python -m pytest -q tests/unit -m "not slow" -n 2
 	$(BIN)/python -m pytest -q tests/races -m "not slow" -n 2
 	$(BIN)/python -m pytest -q tests/integration -m "not slow" -n 2
 
-test-all: build test-browser
+test-all: build $(TESTERS) test-browser
 	$(BIN)/python -m pytest -q tests/unit -n 2
 	$(BIN)/python -m pytest -q tests/integration
 	$(MAKE) sanitize
@@ -72,16 +78,16 @@ test-all: build test-browser
 
 # Driven by coverage where atheris can be installed. Fails at the first fault.
 MINUTES ?= 5
-fuzz: build
+fuzz: build $(TESTERS)
 	$(BIN)/python -m pip install --quiet "atheris>=2.3" || echo "no atheris: random mutations only" >&2
 	$(BIN)/python tests/fuzz --minutes $(MINUTES)
 
 # Needs a compiler with sanitizers, such as g++. Builds into build/races.
-sanitize: build
+sanitize: build $(TESTERS)
 	$(BIN)/python -m pytest -q tests/races -n 2
 
 # Uses the system's chromium: playwright installs none.
-test-browser: build
+test-browser: build $(TESTERS)
 	$(BIN)/python -m pip install --quiet "playwright>=1.40"
 	command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
 	  { apt-get update -q && apt-get install -y -q chromium; } || \
@@ -89,11 +95,11 @@ test-browser: build
 	$(BIN)/python -m pytest -q tests/browser
 
 # Each TensorFlow is built in build/versions.
-test-versions: build
+test-versions: build $(TESTERS)
 	$(BIN)/python tests/versions
 
 # Keras's tests are downloaded into build/keras.
-test-keras: build
+test-keras: build $(TESTERS)
 	$(BIN)/python tests/keras_suite -n 2
 
 # Needs debootstrap. For the Pythons in PATH or pyenv.
@@ -112,7 +118,7 @@ test-wheels:
 	$(PYTHON) release/installations.py $(ONLY)
 
 # Builds against the TensorFlow with GPU devices; needs no GPU.
-test-gpu: build
+test-gpu: build $(TESTERS)
 	$(BIN)/python tests/gpu -m "not slow" -n 2
 
 # Needs a GPU, and tfswap built against the TensorFlow with GPU devices. Installs nothing.
@@ -132,6 +138,7 @@ format: $(LINTERS)
 	find tfswap/cc tests/gpu/simt tests/fuzz tests/races -name '*.cc' -o -name '*.h' -o -name '*.cu' | xargs $(BIN)/clang-format -i
 
 demo: build
+	$(BIN)/python -m pip install --quiet "scikit-learn>=1.4"
 	$(BIN)/python examples/train_over_budget.py
 
 # Into a fresh environment. WHEEL: a wheel, or a folder that has one for this Python.
@@ -139,7 +146,7 @@ WHEEL ?= dist
 notebook:
 	$(PYTHON) examples/run_notebook.py $(WHEEL)
 
-bench: build
+bench: build $(TESTERS)
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(SCRIPTS),--scripts $(SCRIPTS))
 
 $(DOCS): $(INSTALLED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -87,6 +88,7 @@ def build() -> None:
         "TFSWAP_PYBIND11_INCLUDE": pybind11.get_include(),
     }
     given = [f"-D{name}={value}" for name, value in values.items()]
+    given += shlex.split(os.environ.get("CMAKE_ARGS", ""))
     where = ("-S", str(TREE), "-B", str(BUILD), "-G", "Ninja", "--log-level=NOTICE")
     try:
         run(tool("cmake"), *where, *given)

@@ -2,7 +2,7 @@
 
 The data are scanned digits of 8 x 8 pixels, enlarged to 96 x 96 inside the model. First the model
 is trained without swaps: its first step fails, because it needs more than the budget. Then it is
-trained under the same budget with tfswap.AutoSwap. This takes a few minutes on two cores.
+trained under the same budget with tfswap.AutoSwap. This takes two minutes on two cores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tfswap  # before TensorFlow's first operation: it provides the device tha
 
 BUDGET = "600MiB"
 BATCH = 32
-EPOCHS = 3
+EPOCHS = 2
 STEPS_PER_EPOCH = 15
 
 

@@ -21,39 +21,6 @@ using ::tensorflow::Tensor;
 
 namespace {
 
-// A piece of a shard's text.
-struct Text {
-  size_t offset = 0;
-  size_t size = 0;
-};
-
-struct RawOp {
-  OpRecord record;
-  Text name;
-  Text type;
-  Text graph;
-  int32_t begin_mark = -1;
-  int32_t end_mark = -1;
-};
-
-struct RawBuffer {
-  BufferRecord record;
-  Text name;
-  const void* ptr;
-};
-
-struct RawFree {
-  const void* ptr;
-  int64_t ns;
-};
-
-struct RawAccess {
-  size_t op;
-  int32_t port;
-  const void* ptr;
-  int32_t of_variable = 0;
-};
-
 // Return the address of the tensor's allocation, which slices and reshapes share; null if it has
 // none.
 const void* RootOf(const Tensor& tensor) {
@@ -90,6 +57,39 @@ BufferKind KindOfRegion(absl::string_view region_type) {
 }
 
 struct StepRecorder::Shard {
+  // A piece of a shard's text.
+  struct Text {
+    size_t offset = 0;
+    size_t size = 0;
+  };
+
+  struct RawOp {
+    OpRecord record;
+    Text name;
+    Text type;
+    Text graph;
+    int32_t begin_mark = -1;
+    int32_t end_mark = -1;
+  };
+
+  struct RawBuffer {
+    BufferRecord record;
+    Text name;
+    const void* ptr;
+  };
+
+  struct RawFree {
+    const void* ptr;
+    int64_t ns;
+  };
+
+  struct RawAccess {
+    size_t op;
+    int32_t port;
+    const void* ptr;
+    int32_t of_variable = 0;
+  };
+
   const std::thread::id thread = std::this_thread::get_id();
   std::mutex mu;  // contended only if an op ends on another thread, and by Stop()
   int64_t recording = 0;
@@ -194,12 +194,12 @@ StepRecorder::Op StepRecorder::OpBegins(const OpKernel& kernel, OpKernelContext*
     if (root != nullptr) shard->accesses.push_back({op, i, root});
   }
   for (const Value& value : values) shard->accesses.push_back({op, value.input, value.root, 1});
-  const Text name = shard->Add(kernel.name_view());
-  const Text type = shard->Add(kernel.type_string_view());
+  const Shard::Text name = shard->Add(kernel.name_view());
+  const Shard::Text type = shard->Add(kernel.type_string_view());
   record.start_ns = NowNs();
   const auto& attributes = kernel.def().attr();
   const auto mark = attributes.find(kGraphAttribute);
-  const Text graph = mark == attributes.end() ? Text{} : shard->Add(mark->second.s());
+  const Shard::Text graph = mark == attributes.end() ? Shard::Text{} : shard->Add(mark->second.s());
   GpuClock* clock = clock_.load();
   shard->ops.push_back({record, name, type, graph, clock == nullptr ? -1 : clock->Mark()});
   return {shard, op, shard->recording};
@@ -307,13 +307,13 @@ StepTrace StepRecorder::Stop() {
     std::lock_guard<std::mutex> shard_lock(shard->mu);
     const auto thread = static_cast<int32_t>(threads.size());
     threads[shard.get()] = thread;
-    for (const RawBuffer& raw : shard->buffers) {
+    for (const Shard::RawBuffer& raw : shard->buffers) {
       residents.Allocated(raw.ptr, static_cast<int32_t>(trace.buffers.size()));
       host.buffers.push_back({thread, -1});
       trace.buffers.push_back(raw.record);
       trace.buffers.back().name = names.Intern(shard->At(raw.name));
     }
-    for (const RawFree& freed : shard->frees) {
+    for (const Shard::RawFree& freed : shard->frees) {
       residents.Freed(freed.ptr, freed.ns, thread);
     }
     for (size_t op = 0; op < shard->ops.size(); ++op) {
@@ -329,7 +329,7 @@ StepTrace StepRecorder::Stop() {
   for (const auto& [start_ns, at] : order) {
     const auto& [shard, op] = at;
     places[shard][op] = static_cast<int32_t>(trace.ops.size());
-    const RawOp& raw = shard->ops[op];
+    const Shard::RawOp& raw = shard->ops[op];
     const bool marked = raw.begin_mark >= 0 && raw.end_mark >= 0;
     host.ops.push_back({threads[shard], raw.begin_mark, marked ? raw.end_mark : -1});
     trace.ops.push_back(raw.record);
@@ -338,7 +338,7 @@ StepTrace StepRecorder::Stop() {
     trace.ops.back().graph = raw.graph.size == 0 ? -1 : names.Intern(shard->At(raw.graph));
   }
   for (const auto& shard : shards_) {
-    for (const RawAccess& raw : shard->accesses) {
+    for (const Shard::RawAccess& raw : shard->accesses) {
       const int32_t op = places[shard.get()][raw.op];
       const OpRecord& record = trace.ops[op];
       const int64_t ns = raw.port < 0 ? record.end_ns : record.start_ns;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/buffer_bytes.h"
 #include "codecs/blosc.h"
 #include "codecs/codec.h"
 #include "codecs/codec_path.h"
@@ -73,18 +74,6 @@ CodecSpec SpecOf(const std::string& codec, int element_bytes, int rate_percent) 
   const std::string fault = WhyUnusable(spec);
   if (!fault.empty()) throw std::invalid_argument(fault);
   return spec;
-}
-
-// Return the address and size of a contiguous buffer.
-std::pair<const char*, size_t> BytesOf(const py::buffer_info& info) {
-  py::ssize_t expected = info.itemsize;
-  for (py::ssize_t i = info.ndim; i-- > 0;) {
-    if (info.shape[i] != 1 && info.strides[i] != expected) {
-      throw std::invalid_argument("data that is contiguous in memory is needed");
-    }
-    expected *= info.shape[i];
-  }
-  return {static_cast<const char*>(info.ptr), static_cast<size_t>(info.size * info.itemsize)};
 }
 
 std::unique_ptr<Encoded> EncodeData(const py::buffer& data, const std::string& codec,

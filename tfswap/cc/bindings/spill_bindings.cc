@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/buffer_bytes.h"
 #include "core/memory/copy.h"
 #include "core/spill/extents.h"
 #include "core/spill/spill_file.h"
@@ -36,35 +37,24 @@ std::unique_ptr<SpillFile> MakeSpillFile(const std::string& folder, int64_t limi
   return file;
 }
 
-// The memory of a contiguous array; it stays where it is as long as `info` lives.
-int64_t BytesOf(const py::buffer_info& info) {
-  py::ssize_t stride = info.itemsize;
-  for (py::ssize_t i = info.ndim; i-- > 0; stride *= info.shape[i]) {
-    if (info.shape[i] > 1 && info.strides[i] != stride) {
-      throw std::invalid_argument("a contiguous array is needed");
-    }
-  }
-  return info.size * info.itemsize;
-}
-
 void Write(SpillFile* file, int64_t offset, const py::buffer& data) {
   const py::buffer_info info = data.request();
-  const int64_t bytes = BytesOf(info);
+  const auto [at, bytes] = BytesOf(info);
   std::string error;
   {
     py::gil_scoped_release without_gil;
-    error = file->Write(offset, info.ptr, bytes);
+    error = file->Write(offset, at, static_cast<int64_t>(bytes));
   }
   if (!error.empty()) ThrowOsError(error);
 }
 
 void Read(SpillFile* file, int64_t offset, const py::buffer& data) {
   const py::buffer_info info = data.request(/*writable=*/true);
-  const int64_t bytes = BytesOf(info);
+  const auto [at, bytes] = BytesOf(info);
   std::string error;
   {
     py::gil_scoped_release without_gil;
-    error = file->Read(offset, info.ptr, bytes);
+    error = file->Read(offset, at, static_cast<int64_t>(bytes));
   }
   if (!error.empty()) ThrowOsError(error);
 }
@@ -74,8 +64,8 @@ void SetFaults(const std::string& text) {
   if (!problem.empty()) throw std::invalid_argument(problem);
 }
 
-SpillSpeed Measure(const std::string& folder, int64_t bytes, double seconds, bool checksums,
-                   bool io_uring) {
+SpillSpeed MeasureSpeed(const std::string& folder, int64_t bytes, double seconds, bool checksums,
+                        bool io_uring) {
   SpillSpeed speed;
   std::string problem;
   {
@@ -131,14 +121,15 @@ void BindSpill(py::module_& module) {
 
   module.def("set_faults", &SetFaults, py::arg("text"));
   module.def("fault_counts", [] { return Faults::Get()->Counts(); });
-  module.def("measure_spill", &Measure, py::arg("folder"), py::arg("bytes"),
+  module.def("measure_spill", &MeasureSpeed, py::arg("folder"), py::arg("bytes"),
              py::arg("seconds") = 0.5, py::kw_only(), py::arg("checksums") = true,
              py::arg("io_uring") = true);
   module.def(
       "buffer_checksum",
       [](const py::buffer& data, bool portable) {
         const py::buffer_info info = data.request();
-        return BufferChecksum(info.ptr, static_cast<size_t>(BytesOf(info)), portable);
+        const auto [at, bytes] = BytesOf(info);
+        return BufferChecksum(at, bytes, portable);
       },
       py::arg("data"), py::arg("portable") = false);
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "grappler/index/graph_index.h"
+#include "grappler/index/input_names.h"
 #include "tensorflow/core/graph/tensor_id.h"
 
 namespace tfswap {
@@ -49,12 +50,6 @@ class Recomputer {
   GraphDef result_;
   std::unordered_map<std::string, Place> nodes_;
 };
-
-std::string NodeOf(const std::string& input) {
-  return std::string(tensorflow::ParseTensorName(input).node());
-}
-
-bool IsControl(const std::string& input) { return !input.empty() && input[0] == '^'; }
 
 absl::StatusOr<Recomputer::Place> Recomputer::Known(const std::string& name,
                                                     const RecomputeSpec& spec) const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "grappler/index/input_names.h"
 
 namespace tfswap {
 
@@ -14,14 +15,6 @@ using ::tensorflow::GraphDef;
 using ::tensorflow::NodeDef;
 
 namespace {
-
-// Return the name of the node of an input.
-std::string NodeOf(const std::string& input) {
-  const size_t begin = !input.empty() && input[0] == '^' ? 1 : 0;
-  return input.substr(begin, input.find(':') - begin);
-}
-
-bool IsControl(const std::string& input) { return !input.empty() && input[0] == '^'; }
 
 class AddNRestorer {
  public:

@@ -24,7 +24,7 @@ constexpr double kMaxShareUnsplit = 0.4;
 constexpr double kMaxShareSplit = 0.35;
 // A smaller decrease means that the largest op cannot be split further.
 constexpr double kMaxRatio = 0.98;
-constexpr int64_t kMaxSections = 256;
+constexpr int64_t kMostTried = 256;
 // Limit on the nodes of a split graph: plans are untrusted input.
 constexpr int64_t kMaxCopies = int64_t{1} << 22;
 
@@ -59,7 +59,7 @@ class SectionCandidates {
       floors_.push_back({1, FloorOf(graph_, plan_)});
       return true;
     }
-    for (requested_ *= 2; requested_ <= kMaxSections; requested_ *= 2) {
+    for (requested_ *= 2; requested_ <= kMostTried; requested_ *= 2) {
       // Prefer a number that splits into whole examples over one that splits images into rows.
       for (const int64_t count : {NextDivisor(graph_.batch().examples, requested_), requested_}) {
         if (count == floors_.back().sections) continue;
