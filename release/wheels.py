@@ -65,14 +65,14 @@ def unpacked_sdist() -> Path:
 
 
 def environment(version: str, python: str) -> Path:
-    """Return the bin folder of a virtual environment with what the build requires."""
+    """Return the Python of a virtual environment with what the build requires."""
     folder = WORK / f"python{version}"
     if not (folder / "complete").exists():
         run(python, "-m", "venv", "--clear", folder)
         needs = ("setuptools>=77", "pybind11>=2.12", "cmake>=3.25", "ninja", "blosc2>=4")
         run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *needs)
         (folder / "complete").touch()
-    return folder / "bin"
+    return folder / "bin" / "python"
 
 
 def build(pythons: Sequence[tuple[str, str]]) -> list[Path]:
@@ -83,14 +83,10 @@ def build(pythons: Sequence[tuple[str, str]]) -> list[Path]:
     flags.update(prerequisites.environment(WORK / "prerequisites"))
     made = []
     for version, python in pythons:
-        binaries, raw = environment(version, python), WORK / "raw" / version
+        raw = WORK / "raw" / version
         shutil.rmtree(raw, ignore_errors=True)
-        path = os.pathsep.join([str(binaries), os.environ["PATH"]])
-        run(
-            *(binaries / "python", "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"),
-            *("--wheel-dir", raw, sources),
-            **{**flags, "PATH": path},
-        )
+        pip_wheel = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation")
+        run(environment(version, python), *pip_wheel, "--wheel-dir", raw, sources, **flags)
         (wheel,) = raw.glob("*.whl")
         excluded = [f"--exclude={name}" for name in EXCLUDED]
         repair = ("-m", "auditwheel", "repair", "--plat", PLATFORM, "--wheel-dir", str(DIST))

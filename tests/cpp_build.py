@@ -22,13 +22,6 @@ COMPILER = os.environ.get("CXX", "g++")
 
 # As TensorFlow's wheels are compiled.
 ABI = ("-std=c++17", "-D_GLIBCXX_USE_CXX11_ABI=1", "-DEIGEN_MAX_ALIGN_BYTES=64")
-# Reading these takes most of the time that a file compiles; they are precompiled.
-_SHARED_HEADERS = """\
-#include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/grappler/grappler_item.h"
-#include "tensorflow/core/grappler/optimizers/custom_graph_optimizer.h"
-"""
 _RULES = f"""\
 rule compile
   command = {COMPILER} $flags -MMD -MF $out.d -c $in -o $out
@@ -84,7 +77,7 @@ class CppBuild:
     def objects(
         self, files: Sequence[Path], kind: str, flags: Sequence[str], tensorflow: bool = False
     ) -> list[Path]:
-        """Compile files into the subfolder `kind`, with the shared headers of TensorFlow or not."""
+        """Compile files into the subfolder `kind`; with TensorFlow, its headers are precompiled."""
         needs = ""
         if tensorflow:
             flags = (*flags, "-isystem", str(tensorflow_folder() / "include"))
@@ -92,7 +85,7 @@ class CppBuild:
             header = self._folder / "headers" / name / "shared.h"
             if not header.exists():
                 header.parent.mkdir(parents=True, exist_ok=True)
-                header.write_text(_SHARED_HEADERS)
+                header.write_text('#include "tensorflow_headers.h"\n')
             needs = f"{header}.gch"
             self._add("compile", needs, [header], "", ["-x", "c++-header", *flags])
             flags = (*flags, "-include", str(header))
