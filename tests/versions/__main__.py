@@ -1,6 +1,6 @@
 """Run the tests against the oldest and the newest TensorFlow that tfswap supports.
 
-    python tests/versions [--only 2.20] [pytest's arguments]
+    python tests/versions [--only 2.20 | --only nightly] [pytest's arguments]
 
 Each gets a folder in ``build/versions``: the newest patch of that release, a copy of the sources
 and its build. A release is supported once this passes: then it joins `supported_tensorflow` in
@@ -34,7 +34,7 @@ def supported() -> tuple[str, ...]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python tests/versions", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--only", help="one release, supported or not yet (oldest and newest)")
+    parser.add_argument("--only", help="a release, supported or not yet, or nightly")
     options, for_pytest = parser.parse_known_args()
     all_of_them = supported()
     chosen = (
@@ -42,7 +42,8 @@ def main() -> int:
     )
     for release in chosen:
         print(f"TensorFlow {release}:", flush=True)
-        other = OtherTensorFlow(FOLDER / release, f"tensorflow-cpu=={release}.*")
+        requirement = "tf-nightly" if release == "nightly" else f"tensorflow-cpu=={release}.*"
+        other = OtherTensorFlow(FOLDER / release, requirement)
         failed = other.build() or other.run(
             *(sys.executable, "-m", "pytest", "-q", *(for_pytest or (*TESTS, "-m", "not slow")))
         )

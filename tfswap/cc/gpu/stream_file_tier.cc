@@ -12,7 +12,7 @@ namespace tfswap {
 
 namespace {
 
-constexpr auto kPollInterval = std::chrono::microseconds(50);
+constexpr auto kIdlePollInterval = std::chrono::microseconds(50);
 // Enough to saturate a disk; less if host memory is scarce, but a multiple of the file's piece
 // size.
 constexpr int64_t kLargestPieceBytes = 4 * SpillFile::kPieceBytes;
@@ -86,7 +86,7 @@ std::string StreamFileTier::OutOfPinnedMemory() const {
 bool StreamFileTier::WaitForGpu(const void* host, int64_t bytes) {
   while (!tracker_->IsIdle(host, bytes)) {
     if (!gpu_->status().ok()) return false;
-    std::this_thread::sleep_for(kPollInterval);
+    std::this_thread::sleep_for(kIdlePollInterval);
   }
   return gpu_->status().ok();
 }
