@@ -314,6 +314,64 @@ def test_streamed_variables_are_read_again_by_the_backward_part(lib, x):
     assert losses[True] == losses[False]
 
 
+def test_what_is_computed_from_streamed_variables_is_computed_again(lib, x):
+    weight = tf.Variable(np.eye(SIZE, dtype=np.float32))
+    down, up = tf.Variable(tf.ones([SIZE, 4])), tf.Variable(tf.ones([4, SIZE]))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            for _ in range(2):
+                adapted = tf.reshape(weight + 0.5 * tf.matmul(down, up), [SIZE, SIZE, 1])
+                x = tf.nn.relu(tf.matmul(x, tf.transpose(adapted[:, :, 0])))
+            loss = tf.reduce_sum(x**2)
+        gradients = tape.gradient(loss, [down, up])
+        down.assign_sub(1e-9 * gradients[0])
+        up.assign_sub(1e-9 * gradients[1])
+        return loss
+
+    losses = {}
+    for stream in (False, True):
+        down.assign(tf.ones([SIZE, 4]))
+        up.assign(tf.ones([4, SIZE]))
+        plan = SwapPlan(unmatched="bootstrap", min_bytes=0, stream_weights=stream)
+        first, record = run(lib, plan, step, x)
+        with session(plan):
+            losses[stream] = [first.numpy(), *(step(x).numpy() for _ in range(3))]
+        graph = StepGraph.parse(lib.describe(record["fingerprint"]))
+        again = {n.op for name, n in graph.nodes.items() if name.endswith("/again")}
+        assert again >= {"ReadVariableOp", "MatMul", "AddV2"} if stream else not again
+        # The large sum is not kept for the backward part.
+        for name, node in graph.nodes.items():
+            readers = [graph.nodes[reader] for reader in graph.readers_through_aliases(name, 0)]
+            if stream and node.op == "AddV2" and readers:
+                assert len({reader.backward for reader in readers}) == 1, (name, readers)
+    assert losses[True] == losses[False]
+
+
+def test_an_op_that_both_parts_share_does_not_make_the_forward_part_backward(lib, x):
+    weights = [tf.Variable(np.eye(SIZE, dtype=np.float32)) for _ in range(3)]
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            for weight in weights:
+                x = tf.nn.gelu(tf.matmul(x, weight, name="layer"), approximate=True)
+            loss = tf.reduce_sum(x)
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(1e-9 * gradient)
+        return loss
+
+    _, record = run(lib, SwapPlan(unmatched="bootstrap", min_bytes=0), step, x)
+    graph = StepGraph.parse(lib.describe(record["fingerprint"]))
+    layers = {name: node for name, node in graph.nodes.items() if node.op == "MatMul"}
+    # Grappler keeps one square for gelu and its gradient, under the gradient's name.
+    squares = [name for name, node in graph.nodes.items() if node.op == "Square"]
+    assert squares and all("gradient_tape" in name for name in squares)
+    for name, node in layers.items():
+        assert node.backward == ("gradient_tape" in name), name
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [

@@ -7,7 +7,7 @@ time spent waiting for memory or for copies is removed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from tfswap.step.recorded_ops import RecordedOps
 from tfswap.step.section_floor import SectionFloor
 from tfswap.step.timeline import Absence, Timeline, peak_load
 from tfswap.step.trace import StepTrace
-from tfswap.step.variables import variable_absences
+from tfswap.step.variables import find_variables, variable_absences
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,10 @@ def profile_step(
         ValueError: The recording has no ops of this graph.
     """
     step = RecordedOps(trace, graph, min_bytes)
-    of_variables = variable_absences(step, trace, graph, min_bytes) if variables_leave else []
-    absences = [*_absences(step, graph, min_bytes), *of_variables]
+    variables = find_variables(step, trace, graph)
+    of_variables = variable_absences(step, graph, variables, min_bytes) if variables_leave else []
+    values = {buffer for variable in variables.values() for buffer in variable.buffers()}
+    absences = [*_absences(step, graph, min_bytes, values), *of_variables]
     timeline = step.timeline(graph, absences, step.dataflow(trace, graph, min_bytes, of_variables))
     return Profile(
         timeline,
@@ -99,7 +101,18 @@ def kept_activations(absences: Sequence[Absence], graph: StepGraph) -> frozenset
     return frozenset(found)
 
 
-def _absences(step: RecordedOps, graph: StepGraph, min_bytes: int) -> list[Absence]:
+def _absences(
+    step: RecordedOps, graph: StepGraph, min_bytes: int, values: Collection[int]
+) -> list[Absence]:
+    """Return the absences of ops' outputs.
+
+    Args:
+        step: The step.
+        graph: Its graph.
+        min_bytes: Smaller outputs are not swapped.
+        values: Buffers of variables. An output in the buffer that a variable had before (a
+            transpose may be a view) would free no memory.
+    """
     absences: list[Absence] = []
     last_end: dict[int, int] = {}  # by buffer: the op that ends its last absence
     for name, producer in step.op_of_node.items():
@@ -109,6 +122,8 @@ def _absences(step: RecordedOps, graph: StepGraph, min_bytes: int) -> list[Absen
         for port, plain in enumerate(node.plain):
             buffer = step.outputs.get((producer, port))
             if not plain or buffer is None or step.buffer_bytes[buffer] < min_bytes:
+                continue
+            if buffer in values and step.alloc_ns[buffer] < step.start_ns[producer]:
                 continue
             for absence in _absences_of_tensor(step, graph, name, port, producer, buffer):
                 # Of tensors that share a buffer, such as slices, only one can be swapped at a time.

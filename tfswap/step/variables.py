@@ -32,7 +32,7 @@ _READ = "ReadVariableOp"
 
 
 @dataclass
-class _Variable:
+class Variable:
     """A variable in a recording.
 
     Attributes:
@@ -52,19 +52,22 @@ class _Variable:
         return list(dict.fromkeys(buffer for _, buffer in sorted(self.at)))
 
 
+Variables = dict[tuple[str, int], Variable]
+
+
 def variable_absences(
-    step: RecordedOps, trace: StepTrace, graph: StepGraph, min_bytes: int
+    step: RecordedOps, graph: StepGraph, variables: Variables, min_bytes: int
 ) -> list[Absence]:
     """Return the absences of variables, and merge each variable's buffers into one.
 
     Args:
         step: The step, whose buffers are modified.
-        trace: The recording of the step.
         graph: The step's graph.
+        variables: Its variables.
         min_bytes: Smaller variables are not swapped.
     """
     absences = []
-    for resource, variable in _variables(step, trace, graph).items():
+    for resource, variable in variables.items():
         buffers = variable.buffers()
         if not variable.known or step.buffer_bytes[buffers].max() < min_bytes:
             continue
@@ -141,11 +144,9 @@ def _parts(step: RecordedOps, graph: StepGraph, direct: Iterable[str]) -> list[_
     return parts
 
 
-def _variables(
-    step: RecordedOps, trace: StepTrace, graph: StepGraph
-) -> dict[tuple[str, int], _Variable]:
-    """Return the variables by their handles."""
-    variables: defaultdict[tuple[str, int], _Variable] = defaultdict(_Variable)
+def find_variables(step: RecordedOps, trace: StepTrace, graph: StepGraph) -> Variables:
+    """Return the variables of a recording by their handles (node, output)."""
+    variables: defaultdict[tuple[str, int], Variable] = defaultdict(Variable)
     columns = [trace.values[column].tolist() for column in ("op", "port", "buffer")]
     for op, port, buffer in zip(*columns, strict=True):
         place, held = step.place.get(op), step.buffer_place.get(buffer)
@@ -161,7 +162,7 @@ def _variables(
     return variables
 
 
-def _users(step: RecordedOps, buffers: Sequence[int], variable: _Variable) -> list[int]:
+def _users(step: RecordedOps, buffers: Sequence[int], variable: Variable) -> list[int]:
     """Return the indices of the ops that need the value on the device, sorted by start."""
     users = {op for buffer in buffers for op in step.users[buffer]}
     users |= {step.op_of_node[name] for name in variable.users}

@@ -155,6 +155,24 @@ def test_variables_have_no_absences_by_default():
     assert peak_load(timeline) == 100 + 8 * MIB
 
 
+@pytest.mark.parametrize("variables_leave", [False, True])
+def test_a_view_of_a_variables_value_is_not_swapped(variables_leave: bool) -> None:
+    # A transpose that moves axes of extent 1 only.
+    lines = VARIABLE_GRAPH.replace(
+        "use\tMatMul\t0\tgpr\t1\tx:0\tread:0", "use\tMatMul\t0\tgpr\t1\tx:0\tview:0"
+    )
+    lines = lines.replace("gpb\t1\tuse:0\tread:0", "gpb\t1\tuse:0\tview:0")
+    graph = StepGraph.parse(f"view\tTranspose\t0\tpro\t1\tread:0\n{lines}")
+    recording = variable_recording()
+    view = recording.op("view", 20, 21, op_type="Transpose")
+    value = recording.accesses[0][2]
+    recording.access(view, 0, value)
+    recording.access(view, -1, value)
+    timeline = profile_step(recording.trace(), graph, variables_leave=variables_leave).timeline
+    timeline.validate()
+    assert "view:0" not in {absence.tensor for absence in timeline.absences}
+
+
 def recording(wait: int = 0) -> Recording:
     r = Recording()
     a = r.op("a", 0, 10)

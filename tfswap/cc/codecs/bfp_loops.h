@@ -39,7 +39,11 @@ TFSWAP_BFP_TARGET inline Words Max(Words a, Words b) { return a > b ? a : b; }
 
 template <int kBy, int... kLane>
 TFSWAP_BFP_TARGET inline Words Rotate(Words words, std::integer_sequence<int, kLane...>) {
+#if __has_builtin(__builtin_shufflevector)
   return __builtin_shufflevector(words, words, (kLane + kBy) % kLanes...);
+#else  // g++ 11
+  return __builtin_shuffle(words, Words{(kLane + kBy) % kLanes...});
+#endif
 }
 
 // Return the maximum of all lanes, in every lane.

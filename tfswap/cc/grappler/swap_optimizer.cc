@@ -232,7 +232,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
                                                           graph.library());
     const absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
-    return index.ok() ? WithBackwardReads(*index, graph) : graph;
+    return index.ok() ? WithBackwardWeights(*index, graph) : graph;
   }
 
   bool HasEntry(const GraphDef& graph) const {

@@ -4,7 +4,9 @@
 #include <unordered_set>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "grappler/index/graph_index.h"
 
 namespace tfswap {
@@ -61,15 +63,49 @@ bool IsGradientByType(absl::string_view op) {
          (absl::StrContains(op, "Grad") && !absl::EndsWith(op, "Gradient"));
 }
 
+// Return the name of the op that this one computes a gradient of, by the scopes of TensorFlow's
+// gradient tape ("gradient_tape/net/MatMul/MatMul_1") and of tf.gradients
+// ("gradients/net/MatMul_grad/MatMul_1"): "net/MatMul"; "" if it is in no such scope.
+std::string DifferentiatedName(absl::string_view name) {
+  for (const absl::string_view scope : {"gradient_tape/", "gradients/"}) {
+    const size_t at = name.find(scope);
+    if (at == name.npos || (at > 0 && name[at - 1] != '/')) continue;
+    absl::string_view op = name.substr(at + scope.size());
+    op = op.substr(0, std::min(op.rfind('/'), op.size()));
+    absl::ConsumeSuffix(&op, "_grad");
+    return absl::StrCat(name.substr(0, at), op);
+  }
+  return "";
+}
+
 // Constants and ops on shapes may be shared with the forward part: TensorFlow merges equal ones
 // under either name.
 bool IsGradientByScope(const GraphIndex& index, int n) {
-  const std::string& name = index.node(n).name();
   const std::string& op = index.node(n).op();
-  return (absl::StrContains(name, "gradient_tape") || absl::StartsWith(name, "gradients/") ||
-          absl::StrContains(name, "/gradients/")) &&
-         op != "Const" && op != "HostConst" && !ReadsOnlyShape(op) &&
-         tensorflow::DataTypeIsFloating(index.OutputType({n, 0}));
+  return !DifferentiatedName(index.node(n).name()).empty() && op != "Const" && op != "HostConst" &&
+         !ReadsOnlyShape(op) && tensorflow::DataTypeIsFloating(index.OutputType({n, 0}));
+}
+
+// Return, by node, whether a matrix product or convolution that is differentiated depends on it.
+// TensorFlow also merges equal ops of both parts: the square of gelu's gradient is then used by
+// the forward part under the gradient's name.
+std::vector<bool> BeforeForwardMilestone(const GraphIndex& index, const std::vector<int>& order) {
+  OpNames differentiated;
+  for (int n = 0; n < index.size(); ++n) {
+    std::string name = DifferentiatedName(index.node(n).name());
+    if (!name.empty()) differentiated.insert(std::move(name));
+  }
+  std::vector<bool> before(index.size(), false);
+  for (auto n = order.rbegin(); n != order.rend(); ++n) {
+    const auto& consumers = index.consumers(*n);
+    before[*n] = std::any_of(consumers.begin(), consumers.end(), [&](const auto& consumer) {
+      const std::string& name = index.node(consumer.node).name();
+      return before[consumer.node] ||
+             (index.IsMilestone(consumer.node) && DifferentiatedName(name).empty() &&
+              IsOneOf(differentiated, name));
+    });
+  }
+  return before;
 }
 
 bool ReadsFloat(const GraphIndex& index, int n) {
@@ -86,13 +122,14 @@ ForwardBackward FindForwardBackward(const GraphIndex& index) {
   for (int n = 0; n < count; ++n) order[index.position(n)] = n;
   bool has_iterator = false;
   for (int n = 0; n < count; ++n) has_iterator |= IsIterator(index.node(n).op());
+  const std::vector<bool> before_forward = BeforeForwardMilestone(index, order);
   std::vector<bool> of_batch(count, false), of_variables(count, false);
   ForwardBackward parts{std::vector<bool>(count, false), std::vector<bool>(count, false)};
   bool has_gradients = false;
   int first_gradient = count;  // by position
   for (int n : order) {
     const std::string& op = index.node(n).op();
-    bool backward = IsGradientByScope(index, n);
+    bool backward = IsGradientByScope(index, n) && !before_forward[n];
     bool batch = has_iterator ? IsIterator(op) : IsArgument(index, n);
     bool variables = ReadsVariable(op);
     if (!ReadsOnlyShape(op)) {

@@ -41,10 +41,9 @@ absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
   index.loops_ = *std::move(loops);
   absl::StatusOr<std::vector<int>> order = index.TopologicalOrder();
   if (!order.ok()) return order.status();
-  index.MeasureDepth(*order);
+  index.MeasureDepth(*order, functions);
   index.contexts_ = AliveContexts(index, index.loops_, *order);
   index.FindDevices();
-  index.FindOfVariables(*order);
   index.FindFusions();
   index.racing_ = AccumulationRaces(index);
   index.FindRepeatable(functions);
@@ -172,7 +171,21 @@ std::string GraphIndex::CycleIn(const std::vector<std::vector<int>>& successors,
                       absl::StrJoin(names, " -> "));
 }
 
-void GraphIndex::MeasureDepth(const std::vector<int>& order) {
+bool GraphIndex::IsComputedFromVariables(int n, const FunctionLibraryDefinition& functions) const {
+  if (inputs_[n].empty()) return false;
+  if (node(n).op() == "ReadVariableOp") return true;
+  const auto constant = [&](TensorId input) { return node(input.node).op() == "Const"; };
+  const auto of_variables = [&](TensorId input) { return of_variables_[input.node]; };
+  const tensorflow::OpDef* op_def = nullptr;
+  return std::any_of(inputs_[n].begin(), inputs_[n].end(), of_variables) &&
+         std::all_of(inputs_[n].begin(), inputs_[n].end(),
+                     [&](TensorId input) { return constant(input) || of_variables(input); }) &&
+         functions.LookUpOpDef(node(n).op(), &op_def).ok() && !op_def->is_stateful();
+}
+
+void GraphIndex::MeasureDepth(const std::vector<int>& order,
+                              const FunctionLibraryDefinition& functions) {
+  of_variables_.assign(size(), false);
   depth_.assign(size(), 0);
   level_.assign(size(), 0);
   critical_.assign(size(), -1);
@@ -188,8 +201,10 @@ void GraphIndex::MeasureDepth(const std::vector<int>& order) {
     for (const TensorId& input : inputs_[n]) consider(input.node);
     for (int input : control_inputs_[n]) consider(input);
     for (int enter : loops_.EntriesOf(n)) consider(enter);
-    const int own = IsMilestone(n) ? 1 : IsExit(node(n)) ? kLoopDepth : 0;
-    depth_[n] = (critical_[n] < 0 ? 0 : depth_[critical_[n]]) + own;
+    const int before = critical_[n] < 0 ? 0 : depth_[critical_[n]];
+    of_variables_[n] = before == 0 && IsComputedFromVariables(n, functions);
+    const bool counts = IsMilestone(n) && !of_variables_[n];
+    depth_[n] = before + (counts ? 1 : IsExit(node(n)) ? kLoopDepth : 0);
     level_[n] = critical_[n] < 0 ? 0 : level_[critical_[n]] + 1;
   }
   std::vector<int> by_depth = order;
@@ -260,20 +275,6 @@ bool GraphIndex::InDeviceMemory(TensorId tensor) const {
   const std::vector<bool>& in_host_memory = in_host_memory_[tensor.node];
   return managed_[tensor.node] &&
          (tensor.port >= static_cast<int>(in_host_memory.size()) || !in_host_memory[tensor.port]);
-}
-
-void GraphIndex::FindOfVariables(const std::vector<int>& order) {
-  of_variables_.assign(size(), false);
-  for (int n : order) {
-    if (depth(n) != 0 || inputs_[n].empty()) continue;
-    const auto constant = [&](TensorId input) { return node(input.node).op() == "Const"; };
-    const auto of_variables = [&](TensorId input) { return of_variables_[input.node]; };
-    of_variables_[n] = node(n).op() == "ReadVariableOp" ||
-                       (std::any_of(inputs_[n].begin(), inputs_[n].end(), of_variables) &&
-                        std::all_of(inputs_[n].begin(), inputs_[n].end(), [&](TensorId input) {
-                          return constant(input) || of_variables(input);
-                        }));
-  }
 }
 
 void GraphIndex::FindFusions() {

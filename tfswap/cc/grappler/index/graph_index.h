@@ -29,7 +29,8 @@ std::string InputName(const std::string& node, int port);
 //
 // Depth counts *milestones* (convolutions and matrix products; a loop counts as several) on the
 // longest path to a node. It serves as a clock that needs neither sizes nor times. An edge from a
-// smaller to a greater depth closes no cycle.
+// smaller to a greater depth closes no cycle. What is computed from variables alone (a kernel's
+// transpose, the product of two LoRA factors) has depth 0: it can run whenever it is needed.
 //
 // Context is the condition under which a node runs: its while loops and branches. A control edge
 // from a dead node kills its target, so an edge may only be added to a node whose guards include
@@ -95,6 +96,9 @@ class GraphIndex {
   // change the rounding of a sum, that is if the op races or oneDNN would no longer fuse it. The
   // exception are ops computed from variables alone, which the pass itself delays.
   bool MayWait(int n) const;
+  // Return whether the op reads a variable, or computes something from variables and constants
+  // alone, without side effects, before the first milestone.
+  bool IsOfVariables(int n) const { return of_variables_[n]; }
   // Return whether output 0 always shares the buffer of input 0.
   bool IsAlias(int n) const;
   // Return whether the op is on a racing path (accumulation_races.h).
@@ -152,7 +156,7 @@ class GraphIndex {
   std::vector<std::vector<bool>> in_host_memory_;  // by node and output; empty: no output is
   std::vector<int> twin_;
   std::vector<bool> may_fuse_;
-  std::vector<bool> of_variables_;  // computed from variables alone, before the first milestone
+  std::vector<bool> of_variables_;
   LoopFrames loops_;
   AliveContexts contexts_;
 
@@ -164,9 +168,11 @@ class GraphIndex {
   // Return the names on a cycle; `pending` is positive for nodes on a cycle or after one.
   std::string CycleIn(const std::vector<std::vector<int>>& successors,
                       const std::vector<int>& pending) const;
-  void MeasureDepth(const std::vector<int>& order);
+  bool IsComputedFromVariables(int n, const tensorflow::FunctionLibraryDefinition& functions) const;
+  // Measure depths, and find what is computed from variables alone.
+  void MeasureDepth(const std::vector<int>& order,
+                    const tensorflow::FunctionLibraryDefinition& functions);
   void FindDevices();
-  void FindOfVariables(const std::vector<int>& order);
   void FindFusions();
   void FindRepeatable(const tensorflow::FunctionLibraryDefinition& functions);
 };

@@ -26,35 +26,88 @@ void WaitFor(const std::string& name, NodeDef* node) {
   }
 }
 
-}  // namespace
+class BackwardWeights {
+ public:
+  BackwardWeights(const GraphIndex& index, const GraphDef& graph)
+      : index_(index), graph_(graph), result_(graph), uses_(index.size()), again_(index.size()) {}
 
-GraphDef WithBackwardReads(const GraphIndex& index, const GraphDef& graph) {
-  GraphDef split = graph;
-  for (int n = 0; n < index.size(); ++n) {
-    if (!IsRead(index, n)) continue;
-    std::vector<GraphIndex::Consumer> backward;
-    for (const GraphIndex::Consumer& consumer : index.consumers(n)) {
-      if (index.IsBackward(consumer.node)) backward.push_back(consumer);
+  GraphDef Make() {
+    std::vector<int> by_position(index_.size());
+    for (int n = 0; n < index_.size(); ++n) by_position[index_.position(n)] = n;
+    std::for_each(by_position.rbegin(), by_position.rend(), [this](int n) { FindUses(n); });
+    for (int n = 0; n < index_.size(); ++n) {
+      if (IsOnlyBackward(n)) Redirect(n, result_.mutable_node(n));
     }
-    if (backward.empty() || backward.size() == index.consumers(n).size()) continue;
-    NodeDef again = graph.node(n);
-    again.set_name(absl::StrCat(again.name(), "/again"));
-    if (index.Find(again.name()) >= 0) continue;
-    again.mutable_attr()->erase("_class");
-    for (const GraphIndex::Consumer& consumer : backward) {
-      split.mutable_node(consumer.node)->set_input(consumer.input, again.name());
+    return std::move(result_);
+  }
+
+ private:
+  // Which parts of the step use a result that is computed from variables alone.
+  struct Uses {
+    bool forward = false;
+    bool backward = false;
+  };
+
+  void FindUses(int n) {
+    if (!index_.IsOfVariables(n)) return;
+    for (const GraphIndex::Consumer& consumer : index_.consumers(n)) {
+      const Uses& further = uses_[consumer.node];
+      const bool passes = further.forward || further.backward;
+      uses_[n].backward |= index_.IsBackward(consumer.node) || further.backward;
+      uses_[n].forward |= !index_.IsBackward(consumer.node) && (!passes || further.forward);
     }
-    // The new read must see the same value: it runs before later updates.
-    const TensorId variable = index.Root(index.inputs(n)[0]);
-    for (int update = 0; update < index.size(); ++update) {
-      if (index.IsUpdate(update) && index.position(update) > index.position(n) &&
-          index.Reads(update, variable)) {
-        WaitFor(again.name(), split.mutable_node(update));
+  }
+
+  bool IsOnlyBackward(int n) const {
+    return index_.IsBackward(n) || (uses_[n].backward && !uses_[n].forward);
+  }
+
+  // Let `node` read what is computed again for the backward part.
+  void Redirect(int n, NodeDef* node) {
+    for (size_t i = 0; i < index_.inputs(n).size(); ++i) {
+      const TensorId input = index_.inputs(n)[i];
+      if (!uses_[input.node].forward || !uses_[input.node].backward) continue;
+      const std::string& again = Again(input.node);
+      if (!again.empty()) node->set_input(static_cast<int>(i), InputName(again, input.port));
+    }
+  }
+
+  // Return the name of the copy of the op; "" if that name is taken.
+  const std::string& Again(int n) {
+    if (!again_[n].empty()) return again_[n];
+    NodeDef copy = graph_.node(n);
+    copy.set_name(absl::StrCat(copy.name(), "/again"));
+    if (index_.Find(copy.name()) >= 0) return again_[n];
+    copy.mutable_attr()->erase("_class");
+    Redirect(n, &copy);
+    if (IsRead(index_, n)) LetUpdatesWait(n, copy.name());
+    again_[n] = copy.name();
+    *result_.add_node() = std::move(copy);
+    return again_[n];
+  }
+
+  // The new read must see the same value: it runs before later updates.
+  void LetUpdatesWait(int read, const std::string& again) {
+    const TensorId variable = index_.Root(index_.inputs(read)[0]);
+    for (int update = 0; update < index_.size(); ++update) {
+      if (index_.IsUpdate(update) && index_.position(update) > index_.position(read) &&
+          index_.Reads(update, variable)) {
+        WaitFor(again, result_.mutable_node(update));
       }
     }
-    *split.add_node() = std::move(again);
   }
-  return split;
+
+  const GraphIndex& index_;
+  const GraphDef& graph_;
+  GraphDef result_;
+  std::vector<Uses> uses_;
+  std::vector<std::string> again_;  // by node: the name of its copy
+};
+
+}  // namespace
+
+GraphDef WithBackwardWeights(const GraphIndex& index, const GraphDef& graph) {
+  return BackwardWeights(index, graph).Make();
 }
 
 namespace {

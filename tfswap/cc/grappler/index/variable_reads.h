@@ -13,9 +13,11 @@
 
 namespace tfswap {
 
-// Return the graph with separate variable reads for the backward part, so that the values may be
-// swapped out in between.
-tensorflow::GraphDef WithBackwardReads(const GraphIndex& index, const tensorflow::GraphDef& graph);
+// Return the graph with separate variable reads for the backward part, and with separate ops that
+// compute something from variables alone (a kernel's transpose or cast, a weight plus its LoRA
+// product), so that neither values nor results stay on the device in between.
+tensorflow::GraphDef WithBackwardWeights(const GraphIndex& index,
+                                         const tensorflow::GraphDef& graph);
 
 // Return order edges that delay variable reads until they are needed.
 Edges LateReads(const GraphIndex& index);
