@@ -175,6 +175,8 @@ class Session:
             self.close()
         runs = FunctionRuns(self._options)
         runs.begin()
+        if self._options.stream_weights:
+            runs.stand_by()
         self._runs = runs
         function_calls.begin(runs)
         return self

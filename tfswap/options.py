@@ -22,6 +22,7 @@ from typing import Any
 
 from tfswap.devices.swap_options import NAMES, SwapOptions, parse_options
 from tfswap.hooks import process_hooks
+from tfswap.machine.budget import is_auto
 from tfswap.report.summary import Report
 from tfswap.training.function_runs import FunctionRuns
 
@@ -55,7 +56,9 @@ def set(**options: Any) -> Scope:  # noqa: A001
     """Make all training from now on run within a hard budget of device memory.
 
     Replaces all options set before. A running `fit` keeps the options it began with. Devices may
-    still be configured: the budget is active from the first training call on.
+    still be configured: the budget is active from the first training call on; with
+    `stream_weights=True` and a budget other than "auto", from TensorFlow's first operation on, so
+    that models are also built and loaded within it.
 
     Args:
         **options: Options of `AutoSwap`.
@@ -173,6 +176,15 @@ def _replace(options: dict[str, Any] | None) -> None:
         _options, _runs = options, runs
         if parsed is not None and runs is not None:
             process_hooks.begin(runs, functools.partial(_add_callback, parsed), parsed.plan)
+            is_fixed = isinstance(parsed.budget, Mapping) or not is_auto(parsed.budget)
+            if parsed.stream_weights and is_fixed:
+                process_hooks.when_devices_exist(functools.partial(_stand_by, runs))
+
+
+def _stand_by(runs: FunctionRuns) -> None:
+    """Keep the budget between trainings, too, unless other options have been set meanwhile."""
+    if runs is _runs:
+        runs.stand_by()
 
 
 def _add_callback(options: SwapOptions, callbacks: list[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 from dataclasses import dataclass
@@ -285,3 +286,59 @@ def test_a_plan_moves_variables_across_the_steps_end(tmp_path):
     assert again.losses == plain.losses
     assert max(again.peaks) <= budget
     assert with_plan.report.bytes_out_per_step >= sum(each.size_bytes for each in away)
+
+
+def frozen_stack() -> keras.Model:
+    """Return 56 MiB of frozen weights, used by the forward and the backward part."""
+    x = inputs = keras.Input((WIDTH,))
+    x = keras.layers.Dense(WIDTH, activation="gelu")(x)
+    for _ in range(14):
+        x = keras.layers.Dense(WIDTH, activation="gelu", use_bias=False)(x)
+    model = keras.Model(inputs, keras.layers.Dense(4)(x))
+    for layer in model.layers[2:-1]:
+        layer.trainable = False
+    return model
+
+
+def fine_tuned(**options) -> tuple[list[float], np.ndarray, dict[str, int]]:
+    """Build, train, and predict; return losses, predictions and memory statistics."""
+    random = np.random.default_rng(3)
+    x, y = random.random((64, WIDTH), dtype=np.float32), random.integers(0, 4, 64)
+    with tfswap.options.set(verbose=0, **options) if options else contextlib.nullcontext():
+        tfswap.reset_memory_stats()
+        keras.utils.set_random_seed(7)
+        model = compiled(frozen_stack())
+        losses = [model.fit(x, y, batch_size=8, shuffle=False, verbose=0).history["loss"][0]]
+        losses.append(model.evaluate(x, y, batch_size=8, verbose=0))
+        predicted = model.predict(x, batch_size=8, verbose=0)
+        stats = tfswap.memory_stats()
+    # The values come back when the options end.
+    assert all(np.isfinite(weight.numpy()).all() for weight in model.weights)
+    return losses, predicted, stats
+
+
+def test_a_model_larger_than_the_budget_is_built_trained_and_used_within_it(tmp_path):
+    losses, predicted, _ = fine_tuned()
+    for options in ({}, {"spill_dir": tmp_path, "host_limit": 8 * MIB}):
+        budget = others_bytes() + 24 * MIB
+        found, again, stats = fine_tuned(budget=budget, stream_weights=True, **options)
+        assert found == losses
+        np.testing.assert_array_equal(again, predicted)
+        assert stats["peak_bytes"] <= budget
+        assert bool(options) == (stats["far_file_bytes_out"] > 0)
+        assert tfswap.memory_stats()["budget_bytes"] is None
+
+
+def test_a_training_inside_of_a_session_leaves_weights_away():
+    random = np.random.default_rng(3)
+    x, y = random.random((64, WIDTH), dtype=np.float32), random.integers(0, 4, 64)
+    budget = others_bytes() + 24 * MIB
+    options = {"budget": budget, "stream_weights": True, "verbose": 0}
+    with tfswap.Session(**options):
+        tfswap.reset_memory_stats()
+        model = compiled(frozen_stack())
+        model.fit(x, y, batch_size=8, verbose=0, callbacks=[tfswap.AutoSwap(**options)])
+        model.predict(x, batch_size=8, verbose=0)
+        assert tfswap.memory_stats()["peak_bytes"] <= budget
+        assert tfswap.memory_stats()["budget_bytes"] == budget
+    assert tfswap.memory_stats()["budget_bytes"] is None

@@ -233,12 +233,18 @@ class ManagedDevices:
             self._library.stream_variables(device, True)
         eager.touch_variables()
 
-    def release(self) -> None:
-        """Reset the devices to their state before the training. Further calls have no effect."""
+    def release(self, variables_stay_away: bool = False) -> None:
+        """Reset the devices to their state before the training. Further calls have no effect.
+
+        Args:
+            variables_stay_away: Values of variables that are in far memory stay there, and the
+                budget stays until the next session, which streams them too, sets its own.
+        """
         self.codecs.release()
         for device in self.numbers:
-            self._library.set_budget(device, None)
-            if self._options.stream_weights:
+            if not variables_stay_away:
+                self._library.set_budget(device, None)
+            if self._options.stream_weights and not variables_stay_away:
                 problem = self._library.stream_variables(device, False)
                 if problem:
                     self._warn(f"some variables are still in far memory: {problem}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
@@ -35,6 +36,7 @@ class SwapSession:
     Attributes:
         is_idle: Whether another session may end this one.
         thread: The thread that used it last.
+        streams_weights: Whether it moves values of variables.
 
     Raises:
         LibraryError: The library is not loaded.
@@ -58,6 +60,7 @@ class SwapSession:
         self._holder = device_holder.of_process
         self._has_begun = False
         self.is_idle = False
+        self.streams_weights = options.stream_weights
         self.thread = threading.current_thread()
         self._process = os.getpid()
 
@@ -134,16 +137,37 @@ class SwapSession:
         """Whether the session has the devices now."""
         return self._has_begun
 
-    def end(self) -> None:
-        """Release the devices. Has no effect when called again, or in a forked process."""
+    def stand_by(self) -> None:
+        """Get the devices now and whenever no other session has them, until `end`.
+
+        Values of variables that are away then stay away from one session to the next.
+
+        Raises:
+            LibraryError, ValueError: As in `begin`.
+        """
+        self._holder.set_standby(self, True)
+        with contextlib.suppress(DeviceBusy):
+            if not self.has_devices:
+                self.begin()
+                self.is_idle = True
+
+    def end(self, successor: device_holder.Session | None = None) -> None:
+        """Release the devices. Has no effect when called again, or in a forked process.
+
+        Args:
+            successor: The session that gets them; None: the one that stands by, or none.
+        """
         if self.is_same_process:
             with defer_sigint():
-                self._end()
+                self._end(successor)
 
-    def _end(self) -> None:
+    def _end(self, successor: device_holder.Session | None) -> None:
         with self._holder.lock:
+            if successor is None:
+                self._holder.set_standby(self, False)
             if not self._holder.has(self):
                 return
+            next_one = successor or self._holder.standby()
             try:
                 if self._has_begun:
                     self._on_release()
@@ -151,10 +175,14 @@ class SwapSession:
                 devices = getattr(self, "devices", None)
                 if self._has_begun:
                     self._has_begun = False
-                    self.devices.release()
+                    self.devices.release(
+                        variables_stay_away=next_one is not None and next_one.streams_weights
+                    )
                 self._holder.release(self)
         if devices is not None and devices.shared is not None:
             devices.shared.leave()
+        if successor is None and next_one is not None:
+            next_one.stand_by()
 
     def step_begins(self) -> None:
         """Prevent a broker from changing the budget until `step_ended`."""

@@ -83,6 +83,25 @@ def session_config(config: Any, plan: SwapPlan | None) -> Any:
     return copy
 
 
+def when_devices_exist(act: Callable[[], None]) -> None:
+    """Call `act` now if TensorFlow has made its devices, or before its first operation."""
+    from tensorflow.python.eager import context
+
+    if context.context()._initialized:
+        act()
+        return
+    ensure_initialized = context.Context.ensure_initialized
+
+    @functools.wraps(ensure_initialized)
+    def ensured(self: Any) -> None:
+        ensure_initialized(self)
+        if context.Context.ensure_initialized is ensured:
+            context.Context.ensure_initialized = ensure_initialized
+            act()
+
+    context.Context.ensure_initialized = ensured
+
+
 def install_option(
     take: Callable[[Mapping[str, Any]], dict[str, Any]], get: Callable[[], dict[str, Any]]
 ) -> None:

@@ -104,6 +104,14 @@ class FunctionRuns:
             self._session.begin()
             self._session.is_idle = True
 
+    def stand_by(self) -> None:
+        """Install the budget now and whenever no other training has the devices, until `end`.
+
+        Raises:
+            LibraryError, ValueError: As in `begin`.
+        """
+        self._session.stand_by()
+
     def begin_if_free(self) -> None:
         """Install the budget now, or if another training has the devices, at the first call."""
         try:

@@ -19,16 +19,22 @@ class Session:
     def __init__(self, holder: DeviceHolder, is_idle: bool = False, is_over: bool = False) -> None:
         self.is_idle = is_idle
         self.thread = threading.current_thread()
+        self.streams_weights = False
         self.ended = 0
+        self.successor: object = None
         self._holder = holder
         self._is_over = is_over
 
     def is_over(self) -> bool:
         return self._is_over
 
-    def end(self) -> None:
+    def end(self, successor: object = None) -> None:
         self.ended += 1
+        self.successor = successor
         self._holder.release(self)
+
+    def stand_by(self) -> None:
+        self._holder.set_standby(self, True)
 
 
 def test_a_training_session_keeps_the_devices() -> None:
@@ -60,9 +66,23 @@ def test_an_idle_or_finished_session_is_ended(state: str) -> None:
     first, second = Session(holder, **{state: True}), Session(holder)
     holder.acquire(first)
     holder.acquire(second)
-    assert first.ended == 1 and holder.has(second)
+    assert first.ended == 1 and holder.has(second) and first.successor is second
     holder.end_unless_busy()
     assert second.ended == 0
+
+
+def test_the_newest_session_stands_by() -> None:
+    holder = DeviceHolder()
+    outer, inner = Session(holder), Session(holder)
+    assert holder.standby() is None
+    outer.stand_by()
+    inner.stand_by()
+    outer.stand_by()
+    assert holder.standby() is outer
+    holder.set_standby(outer, False)
+    assert holder.standby() is inner
+    holder.set_standby(inner, False)
+    assert holder.standby() is None
 
 
 def test_one_of_many_threads_gets_the_devices() -> None:

@@ -31,8 +31,7 @@ constexpr int kPrefetchCount = 2;
 // Return whether the op does not write the value.
 bool OnlyReads(absl::string_view op) {
   static const auto* ops = new std::unordered_set<absl::string_view>{
-      "ReadVariableOp",     "ResourceGather", "ResourceGatherNd",
-      "VarIsInitializedOp", "VariableShape",  "_ReadVariablesOp"};
+      "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "_ReadVariablesOp"};
   return ops->count(op) > 0;
 }
 
@@ -91,12 +90,17 @@ std::string StreamedVariables::SetOn(bool on) {
 }
 
 absl::Status StreamedVariables::Before(OpKernelContext* context, Held* held) {
-  const bool only_reads = OnlyReads(context->op_kernel().type_string_view());
+  const auto op = context->op_kernel().type_string_view();
+  const bool only_reads = OnlyReads(op), needs_value = op != "VarIsInitializedOp";
   Var* last = nullptr;
   for (auto& [input, var] : VariableInputs(context)) {
     Var* const raw = var.get();
     std::unique_lock<std::mutex> lock(mu_);
     Entry* entry = EntryForLocked(raw);
+    if (!needs_value) {
+      if (entry->last_use == 0) entry->last_use = ++uses_;
+      continue;
+    }
     ++entry->readers;
     held->push_back(std::move(var));
     absl::Status status = EnsureOnDevice(raw, MemoryWait::kNeeded, &lock);
