@@ -242,17 +242,18 @@ class ManagedDevices:
         """
         self.codecs.release()
         for device in self.numbers:
-            if not variables_stay_away:
-                self._library.set_budget(device, None)
-            if self._options.stream_weights and not variables_stay_away:
-                problem = self._library.stream_variables(device, False)
-                if problem:
-                    self._warn(f"some variables are still in far memory: {problem}")
             self._library.set_workspace_limit(device, None)
             self._library.emulate_link(device, None)
             self._library.set_verify(device, False)
             self._library.always_slab(device, False)
-            self._library.clear_layouts(device)
+            self._library.clear_layouts(device)  # before variables come back: its memory is idle
+            if variables_stay_away:
+                continue
+            self._library.set_budget(device, None)
+            if self._options.stream_weights:
+                problem = self._library.stream_variables(device, False)
+                if problem:
+                    self._warn(f"some variables are still in far memory: {problem}")
         self._library.open_file(None)
         self._library.set_host_limit(None)
         self._library.forget_optimized_graphs()
