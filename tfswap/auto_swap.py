@@ -93,8 +93,8 @@ class AutoSwap(keras.callbacks.Callback):
             given plan keeps its rates. CPU devices only. Defaults to False.
         stream_weights: Whether variables (weights, optimizer state) may be swapped too: from
             their last use in a step to their first use in the next, and when nothing else can
-            free memory. They are swapped in before any read, also outside of steps. Defaults to
-            False.
+            free memory. They are swapped in before any read, also outside of steps. "auto": if
+            they need more than half of what the budget leaves to the model. Defaults to "auto".
         sections: Number of equal sections of the batch on which ops that treat examples
             independently run one after the other (tvDNN: Park et al., PPoPP 2018), so that no op
             needs its whole batch in memory. Sums over the batch round differently. If the number
@@ -154,7 +154,7 @@ class AutoSwap(keras.callbacks.Callback):
         spill_limit: int | str | None = None,
         codec: str | None = "auto",
         lossy: bool = False,
-        stream_weights: bool = False,
+        stream_weights: bool | str = "auto",
         sections: int | str | None = None,
         log_dir: str | os.PathLike[str] | None = None,
         broker: bool | str | os.PathLike[str] | None = None,

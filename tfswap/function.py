@@ -174,9 +174,14 @@ class Session:
         if self._runs is not None:
             self.close()
         runs = FunctionRuns(self._options)
-        runs.begin()
-        if self._options.stream_weights:
-            runs.stand_by()
+        try:
+            if self._options.may_stream_weights:
+                runs.stand_by()
+            else:
+                runs.begin()
+        except BaseException:
+            runs.end()
+            raise
         self._runs = runs
         function_calls.begin(runs)
         return self

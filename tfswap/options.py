@@ -14,6 +14,7 @@ created meanwhile uses on-demand swaps or the given plan; it cannot install anot
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -21,6 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfswap.devices.swap_options import NAMES, SwapOptions, parse_options
+from tfswap.devices.swap_session import DeviceBusy
 from tfswap.hooks import process_hooks
 from tfswap.machine.budget import is_auto
 from tfswap.report.summary import Report
@@ -56,9 +58,9 @@ def set(**options: Any) -> Scope:  # noqa: A001
     """Make all training from now on run within a hard budget of device memory.
 
     Replaces all options set before. A running `fit` keeps the options it began with. Devices may
-    still be configured: the budget is active from the first training call on; with
-    `stream_weights=True` and a budget other than "auto", from TensorFlow's first operation on, so
-    that models are also built and loaded within it.
+    still be configured: the budget is active from TensorFlow's first operation on, so that models
+    are also built and loaded within it; with budget="auto" or `stream_weights=False`, from the
+    first training call on.
 
     Args:
         **options: Options of `AutoSwap`.
@@ -147,9 +149,10 @@ def from_text(variable: str, name: str, text: str) -> Any:
         ValueError: The option needs a boolean or a number, and the text is not one.
     """
     if name in ("verify", "slab", "lossy", "stream_weights"):
-        if text.lower() not in _BOOLEANS:
-            raise ValueError(f"{variable} is {text!r}; allowed: {', '.join(_BOOLEANS)}")
-        return _BOOLEANS[text.lower()]
+        allowed = {**_BOOLEANS, "auto": "auto"} if name == "stream_weights" else _BOOLEANS
+        if text.lower() not in allowed:
+            raise ValueError(f"{variable} is {text!r}; allowed: {', '.join(allowed)}")
+        return allowed[text.lower()]
     if name == "broker" and text.lower() in _BOOLEANS:
         return _BOOLEANS[text.lower()] or None
     if name in ("planning_time_s", "verbose", "sections") and text.lower() not in (
@@ -177,14 +180,15 @@ def _replace(options: dict[str, Any] | None) -> None:
         if parsed is not None and runs is not None:
             process_hooks.begin(runs, functools.partial(_add_callback, parsed), parsed.plan)
             is_fixed = isinstance(parsed.budget, Mapping) or not is_auto(parsed.budget)
-            if parsed.stream_weights and is_fixed:
+            if parsed.may_stream_weights and is_fixed and parsed.broker is None:
                 process_hooks.when_devices_exist(functools.partial(_stand_by, runs))
 
 
 def _stand_by(runs: FunctionRuns) -> None:
     """Keep the budget between trainings, too, unless other options have been set meanwhile."""
     if runs is _runs:
-        runs.stand_by()
+        with contextlib.suppress(DeviceBusy):  # then it follows the training that has the devices
+            runs.stand_by()
 
 
 def _add_callback(options: SwapOptions, callbacks: list[Any]) -> None:

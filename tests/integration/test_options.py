@@ -143,12 +143,14 @@ def test_options_from_the_environment():
     read = tfswap.options.from_environment
     assert read({"HOME": "/", "TFSWAP_BUILD_UNTESTED": "1"}) == {}
     said = {"BUDGET": "50%", "VERBOSE": "0", "SLAB": "off", "PLANNING_TIME_S": "0.5", "CODEC": ""}
+    said["STREAM_WEIGHTS"] = "auto"
     assert read({f"TFSWAP_{name}": text for name, text in said.items()}) == {
         "budget": "50%",
         "verbose": 0,
         "slab": False,
         "planning_time_s": 0.5,
         "codec": None,
+        "stream_weights": "auto",
     }
     for name, text, message in (
         (
@@ -158,6 +160,7 @@ def test_options_from_the_environment():
         ),
         ("BUDGET", "lots", "budget"),
         ("SLAB", "perhaps", "TFSWAP_SLAB is 'perhaps'; allowed: 1, true, on, 0, false, off"),
+        ("STREAM_WEIGHTS", "2", "TFSWAP_STREAM_WEIGHTS is '2'; allowed: 1, .*, off, auto"),
         ("VERBOSE", "much", "TFSWAP_VERBOSE is 'much'; it must be a number"),
     ):
         with pytest.raises(ValueError, match=message):

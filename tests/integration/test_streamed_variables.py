@@ -252,8 +252,9 @@ def test_weights_and_an_optimizers_state_are_away_between_their_uses(tmp_path, s
     plain_path, path = tmp_path / "plain.keras", tmp_path / "swapped.keras"
     plain, plain_weights = trained_perceptron(plain_path)
     budget = budget_of(plain, share)
-    swap = tfswap.AutoSwap(budget=budget, stream_weights=True, verbose=0)
+    swap = tfswap.AutoSwap(budget=budget, verbose=0)
     swapped, weights = trained_perceptron(path, swap)
+    assert swap.report.plan is None or swap.report.plan.stream_weights
     assert swapped.losses == plain.losses
     assert max(swapped.peaks) <= budget
     for found, expected in zip(
@@ -321,7 +322,7 @@ def test_a_model_larger_than_the_budget_is_built_trained_and_used_within_it(tmp_
     losses, predicted, _ = fine_tuned()
     for options in ({}, {"spill_dir": tmp_path, "host_limit": 8 * MIB}):
         budget = others_bytes() + 24 * MIB
-        found, again, stats = fine_tuned(budget=budget, stream_weights=True, **options)
+        found, again, stats = fine_tuned(budget=budget, **options)
         assert found == losses
         np.testing.assert_array_equal(again, predicted)
         assert stats["peak_bytes"] <= budget
@@ -333,7 +334,7 @@ def test_a_training_inside_of_a_session_leaves_weights_away():
     random = np.random.default_rng(3)
     x, y = random.random((64, WIDTH), dtype=np.float32), random.integers(0, 4, 64)
     budget = others_bytes() + 24 * MIB
-    options = {"budget": budget, "stream_weights": True, "verbose": 0}
+    options = {"budget": budget, "verbose": 0}
     with tfswap.Session(**options):
         tfswap.reset_memory_stats()
         model = compiled(frozen_stack())

@@ -28,6 +28,8 @@ from tfswap.report.summary import TierUse
 
 # A plan stays usable while the budget is at least this fraction of the one that it was made for.
 _COVERED_FRACTION = 0.99
+# Variables that need more than this part of what the budget leaves to their model may leave, too.
+_LARGE_WEIGHTS = 0.5
 # Longest wait for copies that make room, and the pause between two checks.
 _MAKE_ROOM_S, _POLL_S = 1.0, 0.005
 
@@ -51,6 +53,7 @@ class ManagedDevices:
         shared: The share that a broker gives instead of a budget; None without a broker.
         link: The link of the planned device.
         device: Number of the planned device.
+        weights_may_leave: Whether plans may swap out values of variables.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class ManagedDevices:
             for device in self.numbers
         }
         self._host_limit_bytes = 0
+        self._streams = self.weights_may_leave = options.stream_weights is True
         self._file: MonitoredFileTier | None = None
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
@@ -123,8 +127,12 @@ class ManagedDevices:
         """Whether the devices are CPUs: far memory is the same RAM, and cores run the copies."""
         return self.device < FIRST_GPU
 
-    def acquire(self) -> None:
-        """Install the budgets and options."""
+    def acquire(self, builds_models: bool = False) -> None:
+        """Install the budgets and options.
+
+        Args:
+            builds_models: Models will be built or loaded, whose variables are not known yet.
+        """
         options = self._options
         self._before = {device: self._library.memory_stats(device) for device in self.numbers}
         all_bytes = sum(self._budget_bytes.values())
@@ -138,7 +146,8 @@ class ManagedDevices:
         self.codecs.load_cpu()
         if options.spill_dir is not None:
             self._library.open_file(os.fspath(options.spill_dir), options.spill_limit)
-        if options.stream_weights:
+        self._streams |= builds_models and options.may_stream_weights
+        if self._streams:
             self._stream_weights()  # before the budget, which existing variables may exceed
         self._set_budgets(self._budget_bytes)
         for device in self.numbers:
@@ -147,7 +156,7 @@ class ManagedDevices:
             self._library.set_verify(device, options.verify)
             if options.slab is not False:
                 self._library.always_slab(device, True)
-        if options.stream_weights:
+        if self._streams:
             for device in self.numbers:
                 self._library.make_room(device)
         if not self.on_cpu:
@@ -222,10 +231,23 @@ class ManagedDevices:
         """Reset the peaks of the planned device to its current use."""
         self._library.restart_window(self.device)
 
-    @property
-    def weights_may_leave(self) -> bool:
-        """Whether plans may swap out values of variables."""
-        return self._options.stream_weights
+    def consider_weights(self, variable_bytes: int) -> None:
+        """Let plans swap out values of variables from now on, if these are large.
+
+        Has no effect after `acquire` if it did not expect that.
+
+        Args:
+            variable_bytes: Size of the model's variables.
+        """
+        if self._before and not self._streams:
+            return
+        for device in self.numbers:
+            stats = self._library.memory_stats(device)
+            away_bytes = sum(stats[f"far_{tier}_bytes_in_use"] for tier in TIERS)
+            others_bytes = max(0, stats["load_bytes"] + away_bytes - variable_bytes)
+            free_bytes = self._budget_bytes[device] - others_bytes
+            self.weights_may_leave |= variable_bytes > _LARGE_WEIGHTS * free_bytes
+        self._streams |= self.weights_may_leave
 
     def _stream_weights(self) -> None:
         """Stream variables, including those that exist already."""
@@ -250,7 +272,7 @@ class ManagedDevices:
             if variables_stay_away:
                 continue
             self._library.set_budget(device, None)
-            if self._options.stream_weights:
+            if self._streams:
                 problem = self._library.stream_variables(device, False)
                 if problem:
                     self._warn(f"some variables are still in far memory: {problem}")

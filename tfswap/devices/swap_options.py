@@ -24,6 +24,7 @@ NO_XLA = "never"
 
 _VERBOSE = ("auto", 0, 1)
 _XLA = ("auto", NO_XLA)
+_STREAM_WEIGHTS = ("auto", True, False)
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class SwapOptions:
     spill_limit: int | None = None
     codec: str | None = "auto"
     lossy: bool = False
-    stream_weights: bool = False
+    stream_weights: bool | str = "auto"
     sections: int | str | None = None
     log_dir: str | os.PathLike[str] | None = None
     broker: bool | str | os.PathLike[str] | None = None
@@ -69,6 +70,10 @@ class SwapOptions:
             raise ValueError(f"xla is {self.xla!r}; allowed: 'auto', 'never'")
         if self.plan is not None and not isinstance(self.plan, SwapPlan):
             raise ValueError(f"plan is {self.plan!r}; it must be a SwapPlan or its path")
+        if self.stream_weights not in _STREAM_WEIGHTS:
+            raise ValueError(
+                f"stream_weights is {self.stream_weights!r}; allowed: 'auto', True, False"
+            )
         if not _is_duration(self.planning_time_s):
             raise ValueError(f"planning_time_s is {self.planning_time_s!r}; it must be 0 or more")
         if not _is_section_count(self.sections):
@@ -95,6 +100,11 @@ class SwapOptions:
     def prints_progress(self) -> bool:
         """Whether progress is printed."""
         return self.verbose != 0
+
+    @property
+    def may_stream_weights(self) -> bool:
+        """Whether values of variables may leave the device, if need be."""
+        return self.stream_weights is not False
 
     @property
     def wants_sections(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import threading
@@ -14,6 +13,7 @@ from tfswap.devices.device_holder import DeviceBusy
 from tfswap.devices.device_share import DeviceShare
 from tfswap.devices.managed_devices import ManagedDevices
 from tfswap.devices.swap_options import SwapOptions
+from tfswap.hooks import eager
 from tfswap.hooks.defer_sigint import defer_sigint
 from tfswap.ops import library
 from tfswap.ops.loaded_library import LibraryError
@@ -36,7 +36,7 @@ class SwapSession:
     Attributes:
         is_idle: Whether another session may end this one.
         thread: The thread that used it last.
-        streams_weights: Whether it moves values of variables.
+        streams_weights: Whether it may move values of variables.
 
     Raises:
         LibraryError: The library is not loaded.
@@ -60,7 +60,8 @@ class SwapSession:
         self._holder = device_holder.of_process
         self._has_begun = False
         self.is_idle = False
-        self.streams_weights = options.stream_weights
+        self.streams_weights = options.may_stream_weights
+        self._stands_by = False
         self.thread = threading.current_thread()
         self._process = os.getpid()
 
@@ -73,11 +74,12 @@ class SwapSession:
         """Return whether its training, or its thread, has ended without calling `end`."""
         return not self.thread.is_alive() or self._training_is_over()
 
-    def begin(self, layers: int = 0) -> None:
+    def begin(self, layers: int = 0, variable_bytes: int | None = None) -> None:
         """Acquire the devices.
 
         Args:
             layers: Number of layers of models that are not built or traced yet, which take memory.
+            variable_bytes: Size of the model's variables; None: of all variables.
 
         Raises:
             BrokerError: The broker has no share for this process.
@@ -101,12 +103,24 @@ class SwapSession:
                 share = DeviceShare(self.options, self.devices, self._log.note)
                 self.devices.use_share(share, share.join())
             self._has_begun = True
-            self.devices.acquire()
+            self.consider_weights(variable_bytes)
+            self.devices.acquire(builds_models=self._stands_by)
             if self.devices.shared is not None:
                 self.devices.shared.accept_changes()
         except BaseException:
             self.end()
             raise
+
+    def consider_weights(self, variable_bytes: int | None = None) -> None:
+        """Let variables leave if they are large (`stream_weights="auto"`).
+
+        Args:
+            variable_bytes: Size of the model's variables; None: of all variables.
+        """
+        if self.options.stream_weights == "auto":
+            self.devices.consider_weights(
+                eager.variable_bytes() if variable_bytes is None else variable_bytes
+            )
 
     @staticmethod
     def end_if_idle() -> None:
@@ -143,13 +157,14 @@ class SwapSession:
         Values of variables that are away then stay away from one session to the next.
 
         Raises:
+            DeviceBusy: Another training has the devices; this session gets them after it.
             LibraryError, ValueError: As in `begin`.
         """
         self._holder.set_standby(self, True)
-        with contextlib.suppress(DeviceBusy):
-            if not self.has_devices:
-                self.begin()
-                self.is_idle = True
+        self._stands_by = True
+        if not self.has_devices:
+            self.begin()
+            self.is_idle = True
 
     def end(self, successor: device_holder.Session | None = None) -> None:
         """Release the devices. Has no effect when called again, or in a forked process.
@@ -165,6 +180,7 @@ class SwapSession:
         with self._holder.lock:
             if successor is None:
                 self._holder.set_standby(self, False)
+                self._stands_by = False
             if not self._holder.has(self):
                 return
             next_one = successor or self._holder.standby()

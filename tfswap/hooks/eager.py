@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+
+def _variables() -> Iterator[Any]:
+    """Yield every variable that exists outside of graphs."""
+    import tensorflow as tf
+
+    eager = tf.__internal__.EagerTensor
+    for known in gc.get_objects():
+        if isinstance(known, tf.Variable) and isinstance(getattr(known, "_handle", None), eager):
+            yield known
 
 
 def touch_variables() -> None:
     """Run an op on every existing variable, so that the library registers it."""
     import tensorflow as tf
 
-    eager = tf.__internal__.EagerTensor
-    for known in gc.get_objects():
-        handle = getattr(known, "_handle", None) if isinstance(known, tf.Variable) else None
-        if isinstance(handle, eager):
-            tf.raw_ops.VarIsInitializedOp(resource=handle)
+    for variable in _variables():
+        tf.raw_ops.VarIsInitializedOp(resource=variable._handle)
+
+
+def variable_bytes() -> int:
+    """Return the size of all existing variables of known shapes."""
+    return sum(
+        variable.dtype.size * (variable.shape.num_elements() or 0) for variable in _variables()
+    )
 
 
 def wait_for(devices: Iterable[str]) -> None:

@@ -108,7 +108,7 @@ class FunctionRuns:
         """Install the budget now and whenever no other training has the devices, until `end`.
 
         Raises:
-            LibraryError, ValueError: As in `begin`.
+            DeviceBusy, LibraryError, ValueError: As in `begin`.
         """
         self._session.stand_by()
 
@@ -175,6 +175,7 @@ class FunctionRuns:
         if not self._session.acquire():
             return None  # the other training's budget applies
         if trained.run is None:
+            self._session.consider_weights()
             trained.run = TrainingRun(
                 self._session,
                 function,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -31,6 +32,16 @@ def _count_layers(model: Any) -> int:
 
     owners = (variable.path.rpartition("/")[0] for variable in model.variables)
     return len({*paths(model), *owners})
+
+
+def _variable_bytes(model: Any) -> int:
+    """Return the size of a model's variables and of its optimizer's."""
+    import tensorflow as tf
+
+    variables = [*model.variables, *getattr(model.optimizer, "variables", ())]
+    return sum(
+        tf.as_dtype(variable.dtype).size * math.prod(variable.shape) for variable in variables
+    )
 
 
 def _shortage(reason: str) -> str:
@@ -100,9 +111,9 @@ class KerasFit:
         session = SwapSession(self._options, self._log, on_release=self.end, is_over=self._is_over)
         self._cleanup.callback(self._restore)
         self._cleanup.callback(session.end)
-        if self._options.broker is not None:
+        if self._options.broker is not None or self._options.stream_weights == "auto":
             self._build_optimizer()
-        session.begin(_count_layers(self._model))
+        session.begin(_count_layers(self._model), _variable_bytes(self._model))
         if self._model.jit_compile:
             self._decide_on_xla(session.devices.on_cpu)
         run = TrainingRun(
@@ -123,10 +134,11 @@ class KerasFit:
         self._guard()
 
     def _build_optimizer(self) -> None:
-        """Make the optimizer's variables before the broker gives a share, so they count."""
+        """Make the optimizer's variables, so that they count for the share and for their size."""
         model = self._model
         if model.built and not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
+            with model.distribute_strategy.scope():
+                model.optimizer.build(model.trainable_variables)
 
     def finish(self) -> None:
         """End the training after a `fit` that has not failed."""

@@ -29,7 +29,7 @@ from tfswap.training.lossy import check_plan
 # ops than this would only take time to plan.
 _MAX_OPS_A_NODE = 64
 # Options that plans depend on.
-_OF_PLANS = ("policy", "codec", "slab", "stream_weights", "workspace_limit")
+_OF_PLANS = ("policy", "codec", "slab", "workspace_limit")
 
 
 class RememberedPlans:
@@ -154,6 +154,7 @@ class RememberedPlans:
         return context_of(
             {
                 **options,
+                "stream_weights": self._devices.weights_may_leave,
                 "file": self._options.spill_dir is not None,
                 "tfswap": __version__,
                 "tensorflow": library.tensorflow_version(),

@@ -134,7 +134,7 @@ class TrainingRun:
             plans_further=(
                 self._sections == plan_sections == 1
                 and not options.lossy
-                and not options.stream_weights
+                and not devices.weights_may_leave
                 and devices.shared is None
             ),
             reassigns=options.codec in (AUTO, CSWAP) or options.spill_dir is not None,

@@ -206,7 +206,7 @@ class StepPlanner:
             return str(error)
         text = self._least.with_advice(error)
         stays_bytes = 0 if self.profile is None else self.profile.timeline.resident_bytes
-        if self._options.stream_weights or stays_bytes < _MUCH_STAYS * error.budget_bytes:
+        if self._options.may_stream_weights or stays_bytes < _MUCH_STAYS * error.budget_bytes:
             return text
         return (
             f"{text} With stream_weights=True, weights and optimiser state leave, too, which are "

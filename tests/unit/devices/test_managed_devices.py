@@ -24,10 +24,13 @@ class FakeLibrary(mock.Mock):
         self.budgets: list[tuple[int, int | None]] = []
         self.in_use = defaultdict(int)
         self.set_budget = lambda device, size: self.budgets.append((device, size))
-        self.memory_stats = lambda device: defaultdict(int, bytes_in_use=self.in_use[device])
+        self.memory_stats = lambda device: defaultdict(
+            int, bytes_in_use=self.in_use[device], load_bytes=self.in_use[device]
+        )
         self.step_counts = self.memory_stats
         self.device_count = lambda: 2
-        self.stream_variables = lambda device, on: ""
+        self.streams: list[tuple[int, bool]] = []
+        self.stream_variables = lambda device, on: self.streams.append((device, on)) or ""
 
     def _get_child_mock(self, /, **more: Any) -> mock.Mock:
         return mock.Mock(**more)
@@ -74,6 +77,48 @@ def test_a_smaller_budget_makes_room_and_reports_whether_it_is_kept() -> None:
     assert devices.change_budget(200 * MIB)  # a larger one applies at once
     with pytest.raises(ValueError, match="above 0 bytes"):
         devices.change_budget(0)
+
+
+@pytest.mark.parametrize(
+    ("option", "variables", "others", "leave"),
+    [
+        ("auto", 49 * MIB, 0, False),
+        ("auto", 51 * MIB, 0, True),
+        ("auto", 30 * MIB, 50 * MIB, True),  # half of what the budget leaves to the model
+        ("auto", 10 * MIB, 200 * MIB, True),
+        (True, 1, 0, True),
+        (False, 500 * MIB, 0, False),
+    ],
+)
+def test_large_variables_leave(option: Any, variables: int, others: int, leave: bool) -> None:
+    lib = FakeLibrary()
+    devices = devices_of(lib, "100MiB", stream_weights=option)
+    lib.in_use.update({0: others + variables, 1: others + variables})
+    if option == "auto":
+        devices.consider_weights(variables)
+    assert devices.weights_may_leave == leave
+    with mock.patch.object(managed_devices.eager, "touch_variables"):
+        devices.acquire()
+    assert lib.streams == ([(0, True), (1, True)] if leave else [])
+    devices.consider_weights(500 * MIB)  # too late: their uses before are not known
+    assert devices.weights_may_leave == leave
+    devices.release()
+    assert lib.streams[2:] == ([(0, False), (1, False)] if leave else [])
+
+
+def test_variables_may_leave_while_models_are_built() -> None:
+    lib = FakeLibrary()
+    devices = devices_of(lib, "100MiB")
+    with mock.patch.object(managed_devices.eager, "touch_variables"):
+        devices.acquire(builds_models=True)
+    assert lib.streams == [(0, True), (1, True)] and not devices.weights_may_leave
+    lib.in_use.update({0: 20 * MIB, 1: 20 * MIB})
+    devices.consider_weights(20 * MIB)
+    assert not devices.weights_may_leave
+    devices.consider_weights(90 * MIB)
+    assert devices.weights_may_leave
+    devices.release(variables_stay_away=True)
+    assert len(lib.streams) == 2 and (0, None) not in lib.budgets
 
 
 def test_a_plan_covers_a_budget_that_is_hardly_smaller() -> None:
