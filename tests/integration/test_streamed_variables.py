@@ -343,3 +343,17 @@ def test_a_training_inside_of_a_session_leaves_weights_away():
         assert tfswap.memory_stats()["peak_bytes"] <= budget
         assert tfswap.memory_stats()["budget_bytes"] == budget
     assert tfswap.memory_stats()["budget_bytes"] is None
+
+
+def test_a_saved_model_is_loaded_and_used_while_options_are_set(saved):
+    """All its weights are read at once, for which the budget makes an exception."""
+    budget = others_bytes() + 3 * BUDGET // 2
+    with tfswap.options.set(budget=budget, verbose=0):
+        loaded = tf.saved_model.load(saved.path)
+        for _ in range(2):
+            assert np.array_equal(loaded.serve(inputs()), saved.outputs)
+        assert tfswap.memory_stats()["budget_bytes"] == budget
+        tfswap.reset_memory_stats()
+        assert np.array_equal(loaded.serve(inputs()), saved.outputs)
+        assert tfswap.memory_stats()["peak_bytes"] <= budget
+    assert tfswap.memory_stats()["budget_bytes"] is None

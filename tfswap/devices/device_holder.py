@@ -34,8 +34,8 @@ class Session(Protocol):
         """Return whether its training has ended without releasing the devices."""
         ...
 
-    def end(self, successor: Session | None = None) -> None:
-        """Release the devices to a successor, and call `DeviceHolder.release`."""
+    def yield_to(self, successor: Session | None) -> None:
+        """Release the devices to a successor or to none, and call `DeviceHolder.release`."""
 
     def stand_by(self) -> None:
         """Get the devices whenever no other session has them."""
@@ -75,7 +75,7 @@ class DeviceHolder:
         """
         with self.lock:
             if self._session is not None and (self._session.is_idle or self._session.is_over()):
-                self._session.end(successor)
+                self._session.yield_to(successor)
 
     def release(self, session: Session) -> None:
         """Take the devices from a session; has no effect if it does not have them."""

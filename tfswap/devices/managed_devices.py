@@ -272,10 +272,9 @@ class ManagedDevices:
             if variables_stay_away:
                 continue
             self._library.set_budget(device, None)
-            if self._streams:
-                problem = self._library.stream_variables(device, False)
-                if problem:
-                    self._warn(f"some variables are still in far memory: {problem}")
+            problem = self._library.stream_variables(device, False)  # the session before may have
+            if problem:
+                self._warn(f"some variables are still in far memory: {problem}")
         self._library.open_file(None)
         self._library.set_host_limit(None)
         self._library.forget_optimized_graphs()

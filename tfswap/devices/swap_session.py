@@ -124,7 +124,7 @@ class SwapSession:
 
     @staticmethod
     def end_if_idle() -> None:
-        """End the session that has the devices if it is idle."""
+        """Take the devices from the session that has them, if it is idle."""
         device_holder.of_process.end_unless_busy()
 
     def acquire(self) -> bool:
@@ -166,24 +166,31 @@ class SwapSession:
             self.begin()
             self.is_idle = True
 
-    def end(self, successor: device_holder.Session | None = None) -> None:
-        """Release the devices. Has no effect when called again, or in a forked process.
+    def end(self) -> None:
+        """Release the devices to the session that stands by, if there is one.
 
-        Args:
-            successor: The session that gets them; None: the one that stands by, or none.
+        Has no effect when called again, or in a forked process.
         """
+        if not self.is_same_process:
+            return
+        with defer_sigint():
+            self._holder.set_standby(self, False)
+            self._stands_by = False
+            standby = self._holder.standby()
+            if self._release(standby) and standby is not None:
+                standby.stand_by()
+
+    def yield_to(self, successor: device_holder.Session | None) -> None:
+        """Release the devices to another session, or to none; a session that stands by stays so."""
         if self.is_same_process:
             with defer_sigint():
-                self._end(successor)
+                self._release(successor)
 
-    def _end(self, successor: device_holder.Session | None) -> None:
+    def _release(self, successor: device_holder.Session | None) -> bool:
+        """Release the devices; return whether the session had them."""
         with self._holder.lock:
-            if successor is None:
-                self._holder.set_standby(self, False)
-                self._stands_by = False
             if not self._holder.has(self):
-                return
-            next_one = successor or self._holder.standby()
+                return False
             try:
                 if self._has_begun:
                     self._on_release()
@@ -192,13 +199,12 @@ class SwapSession:
                 if self._has_begun:
                     self._has_begun = False
                     self.devices.release(
-                        variables_stay_away=next_one is not None and next_one.streams_weights
+                        variables_stay_away=successor is not None and successor.streams_weights
                     )
                 self._holder.release(self)
         if devices is not None and devices.shared is not None:
             devices.shared.leave()
-        if successor is None and next_one is not None:
-            next_one.stand_by()
+        return True
 
     def step_begins(self) -> None:
         """Prevent a broker from changing the budget until `step_ended`."""

@@ -28,7 +28,7 @@ class Session:
     def is_over(self) -> bool:
         return self._is_over
 
-    def end(self, successor: object = None) -> None:
+    def yield_to(self, successor: object) -> None:
         self.ended += 1
         self.successor = successor
         self._holder.release(self)
