@@ -201,7 +201,8 @@ class OwnStep(Subclassed):
 
 
 def test_a_custom_train_step():
-    swap = same_numbers(lambda: compiled(OwnStep()), part=0.6, epochs=2)
+    # At 0.6, some orders of the ops fit without swaps.
+    swap = same_numbers(lambda: compiled(OwnStep()), part=0.5, epochs=2)
     assert swap.report["outcome"] == "swapped"
 
 
