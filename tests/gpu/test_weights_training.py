@@ -175,8 +175,11 @@ def test_a_budget_below_every_plan_is_enough(unswapped: dict[str, Any], tmp_path
     assert here <= budget and here + away >= VARIABLES
 
 
-def test_without_streamed_weights_memory_runs_out(tmp_path: Path) -> None:
-    failed = told(tmp_path, budget=28 * MIB, fault="none")
+def test_without_streamed_weights_memory_runs_out(
+    unswapped: dict[str, Any], tmp_path: Path
+) -> None:
+    assert_same(told(tmp_path, budget=28 * MIB), unswapped)  # "auto": they are large
+    failed = told(tmp_path, budget=28 * MIB, stream_weights=False, fault="none")
     assert "the memory budget of 28.0 MiB is exceeded" in failed["error"]
     assert not failed["losses"]
 
