@@ -1,0 +1,1 @@
+"""Models whose weights exceed the budget: fine-tuned, trained, and used."""

@@ -1,0 +1,177 @@
+"""Models whose weights exceed the budget, beside stock TensorFlow and the kernel's swapping.
+
+    python -m benchmarks.large_weights [--models gemma] [--modes lora,predict] [--share 0.4]
+
+Needs KerasHub (pip install keras-hub), and root for memory cgroups. Weights are random. Each case
+runs in separate processes, in turns:
+
+    stock      without tfswap and without a limit
+    tfswap     under TFSWAP_BUDGET, a share of the weights, in a memory cgroup of the budget, far
+               memory (`--host`; the rest goes to a file) and 700 MiB for TensorFlow
+    os_swap    without tfswap, in the same cgroup, with a swap file
+
+One JSON line a case: model, mode, weights_mib, budget_mib, limit_mib, measured_peak_mib (of the
+device, from the first allocation on), rss_peak_mib (of the process), step_s (median of the last
+half; for "generate": of a token), stock_step_s, os_swap_step_s, bound_s (the larger one of
+stock_step_s and what moving the weights takes that do not fit, at the speed of far memory in that
+run: twice in training, once otherwise), ratio_of_bound, os_swap_ratio (to step_s), equal (losses,
+predictions or tokens, bit for bit), built_s, stock_built_s. null: it failed or ran out of memory.
+
+The exit status is 1 if a case under tfswap fails, 2 if something is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.os_swap.limits import MemoryLimit, NotAllowed, SwapFile
+
+MIB = 1 << 20
+OWN_MIB = 700  # TensorFlow, Keras and KerasHub without a model
+NAMES, MODES = ("gemma", "llama3", "gpt2", "bert"), ("lora", "full", "predict", "generate")
+KINDS = ("stock", "tfswap", "os_swap")
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.large_weights", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--models", default=",".join(NAMES), help="with commas (all)")
+    parser.add_argument("--modes", default=",".join(MODES), help="with commas (all)")
+    parser.add_argument("--share", type=float, default=0.25, help="of the weights (0.25)")
+    parser.add_argument("--host", type=int, help="MiB of far memory in host memory (all)")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--vocabulary", type=int, default=16000)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--skip", default="", help="os_swap: not beside the kernel's swapping")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds for a process (1800)")
+    parser.add_argument("--verbose", action="store_true", help="what the cases say, on stderr")
+    return parser.parse_args(arguments)
+
+
+def run(
+    options: argparse.Namespace, model: str, mode: str, environment: dict[str, str], cgroup: Any
+) -> dict[str, Any]:
+    """Run one process; return its result, none if it failed."""
+    numbers = (options.layers, options.width, options.vocabulary, options.batch, options.tokens)
+    command = (sys.executable, "-m", "benchmarks.large_weights.case", model, mode)
+    with subprocess.Popen(
+        [*command, *map(str, numbers), str(options.steps)],
+        stdout=subprocess.PIPE,
+        stderr=None if options.verbose else subprocess.DEVNULL,
+        env={
+            **os.environ,
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "KERAS_BACKEND": "tensorflow",
+            **environment,
+        },
+        text=True,
+        preexec_fn=None if cgroup is None else cgroup.enter,
+    ) as child:
+        try:
+            output, _ = child.communicate(timeout=options.timeout)
+        except BaseException as error:
+            child.kill()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return {}
+    if child.returncode:
+        print(f"{model}, {mode}: a process ended with {child.returncode}", file=sys.stderr)
+        return {}
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result
+
+
+def _step_s(result: dict[str, Any]) -> float | None:
+    times = result.get("step_s")
+    return statistics.median(times[len(times) // 2 :]) if times else None
+
+
+def _bound_s(mode: str, stock_s: float, away_bytes: float, result: dict[str, Any]) -> float:
+    """Return what a step takes at least."""
+    moved = sum(result[f"far_{tier}_bytes_in"] for tier in ("host", "compressed", "file"))
+    busy_s = sum(result[f"far_{tier}_busy_in_ns"] for tier in ("host", "compressed", "file")) / 1e9
+    passes = 2 if mode in ("lora", "full") else 1
+    return max(stock_s, passes * away_bytes * busy_s / moved if moved else 0)
+
+
+def case(options: argparse.Namespace, model: str, mode: str, skipped: set[str]) -> dict[str, Any]:
+    """Run a case; return its line."""
+    stock = run(options, model, mode, {}, None)
+    if not stock:
+        raise SystemExit(f"{model}, {mode}: stock TensorFlow failed; see --verbose")
+    weights_bytes = stock["weights_bytes"]
+    budget_mib = round(options.share * weights_bytes / MIB)
+    host_mib = round(weights_bytes / MIB) * 4 if options.host is None else options.host
+    limit_mib = budget_mib + min(host_mib, round(weights_bytes / MIB)) + OWN_MIB
+    environment = {"TFSWAP_BUDGET": f"{budget_mib}MiB", "TFSWAP_HOST_LIMIT": f"{host_mib}MiB"}
+    if options.host is not None:
+        environment["TFSWAP_SPILL_DIR"] = str(options.folder)
+    with MemoryLimit() as cgroup, SwapFile(options.folder, 4 * weights_bytes + (1 << 30)):
+        cgroup.set_bytes(limit_mib * MIB)
+        ours = run(options, model, mode, environment, cgroup)
+        theirs = {} if "os_swap" in skipped else run(options, model, mode, {}, cgroup)
+    step_s, stock_s, os_s = _step_s(ours), _step_s(stock), _step_s(theirs)
+    line: dict[str, Any] = {
+        "model": model,
+        "mode": mode,
+        "weights_mib": round(weights_bytes / MIB),
+        "budget_mib": budget_mib,
+        "limit_mib": limit_mib,
+        "measured_peak_mib": round(ours["peak_bytes"] / MIB, 1) if ours else None,
+        "rss_peak_mib": round(ours["rss_peak_bytes"] / MIB) if ours else None,
+        "step_s": step_s,
+        "stock_step_s": stock_s,
+        "os_swap_step_s": os_s,
+        "bound_s": None,
+        "ratio_of_bound": None,
+        "os_swap_ratio": round(os_s / step_s, 2) if os_s and step_s else None,
+        "equal": ours["digest"] == stock["digest"] if ours and stock else None,
+        "built_s": ours.get("built_s"),
+        "stock_built_s": stock.get("built_s"),
+    }
+    if step_s is not None and stock_s is not None:
+        away_bytes = weights_bytes - budget_mib * MIB
+        line["bound_s"] = round(_bound_s(mode, stock_s, away_bytes, ours), 3)
+        line["ratio_of_bound"] = round(step_s / line["bound_s"], 3)
+    return line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the cases; return the exit status."""
+    options = parse(arguments)
+    if importlib.util.find_spec("keras_hub") is None:
+        print("benchmarks.large_weights needs KerasHub: pip install keras-hub", file=sys.stderr)
+        return 2
+    skipped = set(filter(None, options.skip.split(",")))
+    failed = False
+    try:
+        for model in options.models.split(","):
+            for mode in options.modes.split(","):
+                if model == "bert" and mode == "generate":
+                    continue  # it generates no text
+                line = case(options, model, mode, skipped)
+                failed |= line["step_s"] is None
+                print(json.dumps(line), flush=True)
+    except NotAllowed as error:
+        print(f"benchmarks.large_weights: {error}", file=sys.stderr)
+        return 2
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
