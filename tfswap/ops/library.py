@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import sys
 from importlib import metadata
@@ -32,11 +33,10 @@ def tensorflow_version() -> str | None:
     imported = sys.modules.get("tensorflow")
     if imported is not None and hasattr(imported, "__version__"):
         return str(imported.__version__)
-    for name in ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"):
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+    names = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu")
+    for entry, name in itertools.product(sys.path, names):  # as an import looks for it
+        for found in metadata.distributions(name=name, path=[entry]):
+            return found.version
     return None
 
 
