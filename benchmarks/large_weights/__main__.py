@@ -39,7 +39,6 @@ from benchmarks.os_swap.limits import MemoryLimit, NotAllowed, SwapFile
 MIB = 1 << 20
 OWN_MIB = 700  # TensorFlow, Keras and KerasHub without a model
 NAMES, MODES = ("gemma", "llama3", "gpt2", "bert"), ("lora", "full", "predict", "generate")
-KINDS = ("stock", "tfswap", "os_swap")
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

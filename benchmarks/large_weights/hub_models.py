@@ -61,34 +61,28 @@ def _llama3(size: Size) -> tuple[Any, Any]:
     return backbone, Llama3CausalLM
 
 
+def _of_gpt2_and_bert(size: Size) -> dict[str, Any]:
+    return {
+        "vocabulary_size": size.vocabulary,
+        "num_layers": size.layers,
+        "num_heads": HEADS,
+        "hidden_dim": size.width,
+        "intermediate_dim": 4 * size.width,
+        "dropout": 0,
+        "max_sequence_length": 2 * size.tokens,
+    }
+
+
 def _gpt2(size: Size) -> tuple[Any, Any]:
     from keras_hub.models import GPT2Backbone, GPT2CausalLM
 
-    backbone = GPT2Backbone(
-        vocabulary_size=size.vocabulary,
-        num_layers=size.layers,
-        num_heads=HEADS,
-        hidden_dim=size.width,
-        intermediate_dim=4 * size.width,
-        dropout=0,
-        max_sequence_length=2 * size.tokens,
-    )
-    return backbone, GPT2CausalLM
+    return GPT2Backbone(**_of_gpt2_and_bert(size)), GPT2CausalLM
 
 
 def _bert(size: Size) -> tuple[Any, Any]:
     from keras_hub.models import BertBackbone, BertTextClassifier
 
-    backbone = BertBackbone(
-        vocabulary_size=size.vocabulary,
-        num_layers=size.layers,
-        num_heads=HEADS,
-        hidden_dim=size.width,
-        intermediate_dim=4 * size.width,
-        dropout=0,
-        max_sequence_length=size.tokens,
-    )
-    return backbone, BertTextClassifier
+    return BertBackbone(**_of_gpt2_and_bert(size)), BertTextClassifier
 
 
 MODELS: dict[str, Callable[[Size], tuple[Any, Any]]] = {

@@ -81,9 +81,12 @@ std::string DifferentiatedName(absl::string_view name) {
 // Constants and ops on shapes may be shared with the forward part: TensorFlow merges equal ones
 // under either name.
 bool IsGradientByScope(const GraphIndex& index, int n) {
+  const std::string& name = index.node(n).name();
   const std::string& op = index.node(n).op();
-  return !DifferentiatedName(index.node(n).name()).empty() && op != "Const" && op != "HostConst" &&
-         !ReadsOnlyShape(op) && tensorflow::DataTypeIsFloating(index.OutputType({n, 0}));
+  return (absl::StrContains(name, "gradient_tape") || absl::StartsWith(name, "gradients/") ||
+          absl::StrContains(name, "/gradients/")) &&
+         op != "Const" && op != "HostConst" && !ReadsOnlyShape(op) &&
+         tensorflow::DataTypeIsFloating(index.OutputType({n, 0}));
 }
 
 // Return, by node, whether a matrix product or convolution that is differentiated depends on it.

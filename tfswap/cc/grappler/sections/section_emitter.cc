@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "grappler/index/input_names.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tfswap {
@@ -15,11 +16,6 @@ using ::tensorflow::Tensor;
 namespace {
 
 constexpr char kTimeSlotAttribute[] = "_tfswap_turn";
-
-std::string NodeNameOf(const std::string& input) {
-  const size_t skipped = input[0] == '^' ? 1 : 0;
-  return input.substr(skipped, input.find(':') - skipped);
-}
 
 bool IsZero(const std::vector<int64_t>& numbers) {
   return std::all_of(numbers.begin(), numbers.end(), [](int64_t number) { return number == 0; });
@@ -309,7 +305,7 @@ void SectionEmitter::AddBarriers() {
     std::set<std::string> read;
     for (int member : *ended) {
       for (const std::string& input : result_.node(member).input()) {
-        read.insert(NodeNameOf(input));
+        read.insert(NodeOf(input));
       }
     }
     const std::string name = absl::StrCat("sections/behind_", behind.stage, "_", behind.slot);
@@ -327,7 +323,7 @@ void SectionEmitter::AddBarriers() {
       NodeDef* node = result_.mutable_node(member);
       const bool begins =
           std::none_of(node->input().begin(), node->input().end(),
-                       [&](const std::string& input) { return own.count(NodeNameOf(input)) > 0; });
+                       [&](const std::string& input) { return own.count(NodeOf(input)) > 0; });
       if (begins) node->add_input(absl::StrCat("^", name));
     }
   }
