@@ -32,14 +32,12 @@ WITHOUT = """
 import importlib.metadata, sys
 from importlib.machinery import PathFinder
 hidden, sys.argv = sys.argv[1].split(","), [sys.argv[2], *sys.argv[3:]]
-find, version = PathFinder.find_spec, importlib.metadata.version
+find, distributions = PathFinder.find_spec, importlib.metadata.distributions
 def find_spec(name, path=None, target=None):
     return None if name in hidden else find(name, path, target)
-def version_of(name):
-    if name.split("-")[0].split("_")[0] in hidden:
-        raise importlib.metadata.PackageNotFoundError(name)
-    return version(name)
-PathFinder.find_spec, importlib.metadata.version = find_spec, version_of
+def distributions_of(name, path):
+    return [] if name.split("-")[0] in hidden else distributions(name=name, path=path)
+PathFinder.find_spec, importlib.metadata.distributions = find_spec, distributions_of
 from tfswap.__main__ import main
 sys.exit(main())
 """
