@@ -6,10 +6,11 @@ import atexit
 import functools
 import threading
 import weakref
+from contextlib import ExitStack
 from typing import Any
 
 from tfswap.devices.swap_options import SwapOptions, parse_options
-from tfswap.hooks import function_calls
+from tfswap.hooks import function_calls, keras_memory
 from tfswap.hooks.eager import without_xla
 from tfswap.report.summary import Report
 from tfswap.training.function_runs import FunctionRuns
@@ -169,10 +170,10 @@ class Session:
     def __init__(self, **options: Any) -> None:
         self._options = parse_options(**options)
         self._runs: FunctionRuns | None = None
+        self._on_close = ExitStack()
 
     def __enter__(self) -> Session:
-        if self._runs is not None:
-            self.close()
+        self.close()
         runs = FunctionRuns(self._options)
         try:
             if self._options.may_stream_weights:
@@ -183,7 +184,11 @@ class Session:
             runs.end()
             raise
         self._runs = runs
+        self._on_close.callback(runs.end)
         function_calls.begin(runs)
+        self._on_close.callback(function_calls.end, runs)
+        keras_memory.begin()
+        self._on_close.callback(keras_memory.end)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -191,9 +196,7 @@ class Session:
 
     def close(self) -> None:
         """Remove the budget and keep the reports. Further calls have no effect."""
-        if self._runs is not None:
-            function_calls.end(self._runs)
-            self._runs.end()
+        self._on_close.close()
 
     @property
     def reports(self) -> dict[str, Report]:

@@ -47,7 +47,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--models", default=",".join(NAMES), help="with commas (all)")
     parser.add_argument("--modes", default=",".join(MODES), help="with commas (all)")
-    parser.add_argument("--share", type=float, default=0.25, help="of the weights (0.25)")
+    parser.add_argument("--share", type=float, help='of the weights (0.25; of "full" 0.5)')
     parser.add_argument("--host", type=int, help="MiB of far memory in host memory (all)")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=1024)
@@ -114,9 +114,11 @@ def case(options: argparse.Namespace, model: str, mode: str, skipped: set[str]) 
     if not stock:
         raise SystemExit(f"{model}, {mode}: stock TensorFlow failed; see --verbose")
     weights_bytes = stock["weights_bytes"]
-    budget_mib = round(options.share * weights_bytes / MIB)
+    share = options.share or (0.5 if mode == "full" else 0.25)
+    budget_mib = round(share * weights_bytes / MIB)
     host_mib = round(weights_bytes / MIB) * 4 if options.host is None else options.host
-    limit_mib = budget_mib + min(host_mib, round(weights_bytes / MIB)) + OWN_MIB
+    state_mib = round(weights_bytes / MIB) * (3 if mode == "full" else 1)  # AdamW's two moments
+    limit_mib = budget_mib + min(host_mib, state_mib) + OWN_MIB
     environment = {"TFSWAP_BUDGET": f"{budget_mib}MiB", "TFSWAP_HOST_LIMIT": f"{host_mib}MiB"}
     if options.host is not None:
         environment["TFSWAP_SPILL_DIR"] = str(options.folder)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tfswap.hooks import function_calls
+from tfswap.hooks import function_calls, keras_memory
 from tfswap.hooks.function_calls import Caller
 from tfswap.hooks.plan_session import with_plan
 from tfswap.plan.schema import SwapPlan
@@ -25,6 +25,8 @@ def begin(caller: Caller, add_callback: Callable[[list[Any]], None], plan: SwapP
     function_calls.begin(caller)
     _watch_fits(add_callback)
     _watch_sessions(caller, plan)
+    keras_memory.begin()
+    _undo.append(keras_memory.end)
 
 
 def end(caller: Caller) -> None:

@@ -1,6 +1,8 @@
 #include "kernels/streamed_variables.h"
 
 #include <algorithm>
+#include <limits>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -25,8 +27,9 @@ namespace {
 // Name of the memory of a value that came back, in recordings and messages (plan/node_names.py).
 constexpr char kRestoredVariable[] = "tfswap/variable";
 
-// Number of variables to prefetch.
+// Number of variables to prefetch, and how many uses ahead.
 constexpr int kPrefetchCount = 2;
+constexpr int kPrefetchUses = 16;
 
 // Return whether the op does not write the value.
 bool OnlyReads(absl::string_view op) {
@@ -80,11 +83,10 @@ std::string StreamedVariables::SetOn(bool on) {
       if (entry->filled != nullptr) {
         engine_->BeforeVariableUse(std::exchange(entry->filled, nullptr));
       }
-      entry->next = nullptr;
       // An entry in use stays, so that it is not evicted if swapping is enabled again.
       if (entry->readers == 0) forgotten.push_back(entries_.extract(at));
     }
-    last_used_ = nullptr;
+    order_.Clear();
   }
   return problem;
 }
@@ -92,7 +94,7 @@ std::string StreamedVariables::SetOn(bool on) {
 absl::Status StreamedVariables::Before(OpKernelContext* context, Held* held) {
   const auto op = context->op_kernel().type_string_view();
   const bool only_reads = OnlyReads(op), needs_value = op != "VarIsInitializedOp";
-  Var* last = nullptr;
+  bool uses = false;
   for (auto& [input, var] : VariableInputs(context)) {
     Var* const raw = var.get();
     std::unique_lock<std::mutex> lock(mu_);
@@ -106,24 +108,21 @@ absl::Status StreamedVariables::Before(OpKernelContext* context, Held* held) {
     absl::Status status = EnsureOnDevice(raw, MemoryWait::kNeeded, &lock);
     if (!status.ok()) return status;
     entry->last_use = ++uses_;
-    if (last_used_ != nullptr && last_used_ != raw) entries_[last_used_].next = raw;
-    last_used_ = last = raw;
+    order_.Add(raw);
+    uses = true;
     if (!only_reads) engine_->DropFarCopy(&entry->far_copy);
     if (entry->filled != nullptr) {
       engine_->BeforeVariableUse(std::exchange(entry->filled, nullptr));
     }
   }
-  if (last != nullptr && !engine_->MovesAtOnce(FarTier::kHost)) {
-    SchedulePrefetchAfter(tsl::core::GetNewRef(last));
-  }
+  if (uses && !engine_->MovesAtOnce(FarTier::kHost)) SchedulePrefetch();
   return absl::OkStatus();
 }
 
-void StreamedVariables::SchedulePrefetchAfter(VarPtr var) {
+void StreamedVariables::SchedulePrefetch() {
   if (!on() || planned_.load() || prefetching_.exchange(true)) return;
-  prefetch_worker_.Schedule(0, [this, raw = var.release()] {
-    const VarPtr from(raw);
-    PrefetchAfter(raw, /*at_once=*/false);
+  prefetch_worker_.Schedule(0, [this] {
+    Prefetch(/*at_once=*/false);
     prefetching_.store(false);
   });
 }
@@ -138,7 +137,7 @@ void StreamedVariables::After(const Held& held) {
   }
   // The kernel has allocated its memory by now.
   if (!held.empty() && on() && !planned_.load() && engine_->MovesAtOnce(FarTier::kHost)) {
-    PrefetchAfter(held.back().get(), /*at_once=*/true);
+    Prefetch(/*at_once=*/true);
   }
 }
 
@@ -157,10 +156,7 @@ void StreamedVariables::RemoveEntry(Var* var) {
   gone = entries_.extract(var);
   if (gone.empty()) return;
   engine_->DropFarCopy(&gone.mapped().far_copy);
-  if (last_used_ == var) last_used_ = nullptr;
-  for (auto& [other, entry] : entries_) {
-    if (entry.next == var) entry.next = nullptr;
-  }
+  order_.Remove(var);
 }
 
 absl::Status StreamedVariables::EnsureOnDevice(Var* var, MemoryWait wait,
@@ -208,22 +204,32 @@ absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, MemoryWait wait) {
 
 int64_t StreamedVariables::Reclaim(int64_t bytes) { return on() ? Evict(bytes, 0) : 0; }
 
-int64_t StreamedVariables::Evict(int64_t bytes, int64_t used_after) {
-  std::vector<std::pair<int64_t, VarPtr>>
-      by_use;  // outlives the lock: last references may be in it
+int64_t StreamedVariables::Evict(int64_t bytes, int64_t distance) {
+  struct Candidate {
+    int64_t distance, last_use;
+    VarPtr var;
+  };
+  std::vector<Candidate> candidates;  // outlives the lock: last references may be in it
   int64_t freed = 0;
   std::unique_lock<std::mutex> lock(mu_);
+  const auto distances = order_.Distances();
   for (auto& [var, entry] : entries_) {
-    if (entry.state != State::kOnDevice || entry.readers > 0 || entry.last_use <= used_after)
-      continue;
-    if (VarPtr held = entry.var.GetNewRef()) by_use.emplace_back(entry.last_use, std::move(held));
+    if (entry.state != State::kOnDevice || entry.readers > 0 || entry.last_use == 0) continue;
+    const auto known = distances.find(var);
+    const int64_t next_use =
+        known == distances.end() ? std::numeric_limits<int64_t>::max() : known->second;
+    if (next_use <= distance) continue;
+    if (VarPtr held = entry.var.GetNewRef()) {
+      candidates.push_back({next_use, entry.last_use, std::move(held)});
+    }
   }
-  std::sort(by_use.begin(), by_use.end(),
-            [](const auto& a, const auto& b) { return a.first > b.first; });
-  for (const auto& [use, var] : by_use) {
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return std::tie(a.distance, a.last_use) > std::tie(b.distance, b.last_use);
+  });
+  for (const Candidate& candidate : candidates) {
     if (freed >= bytes) break;
     // A failed copy leads to an out-of-memory error elsewhere.
-    const absl::StatusOr<int64_t> evicted = TryEvict(var.get(), PlacementRequest(), &lock);
+    const auto evicted = TryEvict(candidate.var.get(), PlacementRequest(), &lock);
     if (!evicted.ok() || *evicted < 0) break;
     freed += *evicted;
   }
@@ -320,29 +326,37 @@ int64_t StreamedVariables::FreeBytes() const {
   return stats.budget_bytes - stats.bytes_in_use;
 }
 
-void StreamedVariables::PrefetchAfter(Var* var, bool at_once) {
-  std::vector<VarPtr> seen;  // outlives the lock
+std::pair<StreamedVariables::VarPtr, int64_t> StreamedVariables::NextAwayLocked() const {
+  int moving = 0;
+  for (const auto& [key, distance] : order_.Next(kPrefetchUses)) {
+    const auto known = entries_.find(static_cast<Var*>(const_cast<void*>(key)));
+    if (known == entries_.end() || known->second.state == State::kOnDevice) continue;
+    if (++moving > kPrefetchCount) break;
+    if (known->second.state != State::kInFarMemory) continue;
+    return {known->second.var.GetNewRef(), distance};
+  }
+  return {nullptr, 0};
+}
+
+void StreamedVariables::Prefetch(bool at_once) {
+  std::vector<VarPtr> seen;  // outlives the lock: last references may be in it
   std::unique_lock<std::mutex> lock(mu_);
-  Var* at = var;
-  for (int i = 0; i < kPrefetchCount && on(); ++i) {
-    const auto known = entries_.find(at);
-    if (known == entries_.end() || known->second.next == nullptr) return;
-    at = known->second.next;
-    Entry* entry = &entries_.at(at);
-    if (entry->state != State::kInFarMemory) continue;
-    VarPtr held = entry->var.GetNewRef();
-    if (held == nullptr) return;
-    seen.push_back(std::move(held));
+  while (on()) {
+    auto [next, distance] = NextAwayLocked();
+    if (next == nullptr) return;
+    Var* const var = next.get();
+    seen.push_back(std::move(next));
+    Entry* entry = &entries_.at(var);
     if (at_once && !engine_->MovesAtOnce(entry->far_copy.tier)) {
       lock.unlock();
-      return SchedulePrefetchAfter(tsl::core::GetNewRef(var));
+      return SchedulePrefetch();
     }
     entry->state = State::kFetching;
-    const int64_t bytes = entry->bytes, used = entry->last_use;
+    const int64_t bytes = entry->bytes;
     lock.unlock();
-    int64_t missing = bytes - FreeBytes();
-    if (missing > 0) Evict(missing, used);
-    const bool fetched = bytes <= FreeBytes() && Fetch(at, entry, MemoryWait::kNone).ok();
+    const int64_t missing = bytes - FreeBytes();
+    if (missing > 0) Evict(missing, distance);
+    const bool fetched = bytes <= FreeBytes() && Fetch(var, entry, MemoryWait::kNone).ok();
     lock.lock();
     entry->state = fetched ? State::kOnDevice : State::kInFarMemory;
     moved_.notify_all();

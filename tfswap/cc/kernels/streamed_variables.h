@@ -8,10 +8,12 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "allocator/device_allocator.h"
 #include "allocator/kernel_guard.h"
 #include "far/far_memory.h"
+#include "kernels/use_order.h"
 #include "kernels/worker.h"
 #include "tensorflow/core/framework/resource_var.h"
 
@@ -25,9 +27,9 @@ class CopyEngine;
 //             Reclaim()                                 Before() a kernel, or prefetched
 //  on device ------------> evicting -> in far memory ------------> fetching -> on device
 //
-// Steps use variables in a fixed cyclic order, so the most recently used one is needed last and is
-// evicted first, and the successors of a variable in the previous step are prefetched while its
-// kernel runs. A value that has not been written since its fetch is evicted without a copy.
+// Steps repeat the uses of variables in the same order (use_order.h), so the one that is used again
+// last is evicted first (Belady), and those that are used next are prefetched while a kernel runs.
+// A value that has not been written since its fetch is evicted without a copy.
 //
 // On a GPU, copies are commands that are enqueued in host order: a value counts as evicted or
 // fetched as soon as its copy is enqueued, and the GPU is given the dependencies
@@ -77,7 +79,6 @@ class StreamedVariables : public KernelGuard {
     const void* filled = nullptr;  // destination of the last fetch, until a kernel uses it
     int readers = 0;               // kernels that use it now
     int64_t last_use = 0;
-    tensorflow::Var* next = nullptr;  // its successor in the last step
   };
 
   Entry* EntryForLocked(tensorflow::Var* var);
@@ -91,12 +92,16 @@ class StreamedVariables : public KernelGuard {
   // is full. Releases the lock during the copy.
   absl::StatusOr<int64_t> TryEvict(tensorflow::Var* var, const PlacementRequest& request,
                                    std::unique_lock<std::mutex>* lock);
-  // Evict values that were used after `used_after`, most recently used first.
-  int64_t Evict(int64_t bytes, int64_t used_after);
-  // Prefetch the successors of `var`. `at_once`: only enqueue commands; copies by threads are
-  // scheduled.
-  void PrefetchAfter(tensorflow::Var* var, bool at_once);
-  void SchedulePrefetchAfter(VarPtr var);
+  // Evict values that are used again more than `distance` uses from now, or at no known time, the
+  // last one first.
+  int64_t Evict(int64_t bytes, int64_t distance);
+  // Prefetch the variables that are used next. `at_once`: only enqueue commands; copies by threads
+  // are scheduled.
+  void Prefetch(bool at_once);
+  void SchedulePrefetch();
+  // Return the next variable to prefetch and how many uses from now it is used; null if there is
+  // none.
+  std::pair<VarPtr, int64_t> NextAwayLocked() const;
   // Return whether its memory belongs to the device.
   bool IsOnDevice(const tensorflow::Tensor& value) const;
   int64_t FreeBytes() const;
@@ -112,7 +117,7 @@ class StreamedVariables : public KernelGuard {
   // References to entries are stable; an entry is removed with its variable.
   std::unordered_map<tensorflow::Var*, Entry> entries_;
   int64_t uses_ = 0;
-  tensorflow::Var* last_used_ = nullptr;
+  UseOrder order_;
 };
 
 }  // namespace tfswap

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -148,17 +149,39 @@ Edges LateReads(const GraphIndex& index) {
   return edges;
 }
 
+namespace {
+
+using Successors = std::vector<std::vector<int>>;  // of each node, also through control edges
+
+// Return where an update comes in the order in which updates take turns; -1 if nowhere.
+int TurnOf(const GraphIndex& index, const Successors& successors, int update) {
+  if (index.depth(update) > 0) return index.position(update);  // as gradients become ready
+  // Weight decay needs no gradient, and would run before the step. It comes before the update that
+  // waits for it.
+  if (successors[update].size() != 1) return -1;
+  const int next = successors[update][0];
+  const bool is_of_same = index.Reads(next, index.Root(index.inputs(update)[0]));
+  return is_of_same && index.IsUpdate(next) && index.depth(next) > 0 ? index.position(next) : -1;
+}
+
+}  // namespace
+
 Edges SequentialUpdates(const GraphIndex& index) {
-  std::vector<int> updates, by_position(index.size());
-  std::vector<std::vector<int>> successors(index.size());
+  std::vector<int> by_position(index.size());
+  Successors successors(index.size());
   for (int n = 0; n < index.size(); ++n) {
     by_position[index.position(n)] = n;
-    if (index.IsUpdate(n) && index.depth(n) > 0) updates.push_back(n);
     for (const TensorId& input : index.inputs(n)) successors[input.node].push_back(n);
     for (int input : index.control_inputs(n)) successors[input].push_back(n);
   }
-  const auto earlier = [&](int a, int b) { return index.position(a) < index.position(b); };
-  std::sort(updates.begin(), updates.end(), earlier);
+  std::vector<int> updates;
+  std::vector<std::pair<int, int>> turns(index.size());
+  for (int n = 0; n < index.size(); ++n) {
+    if (!index.IsUpdate(n)) continue;
+    turns[n] = {TurnOf(index, successors, n), index.position(n)};
+    if (turns[n].first >= 0) updates.push_back(n);
+  }
+  std::sort(updates.begin(), updates.end(), [&](int a, int b) { return turns[a] < turns[b]; });
   // The only update that depends on the node, directly (itself if the node is an update): kNone if
   // no update does, kSeveral if several independent ones do. So no earlier update waits for the
   // node.

@@ -1,0 +1,142 @@
+"""Hooks that make Keras need less of the device's memory between steps.
+
+Random initializers run as functions, whose ops reuse one buffer: eagerly, each of their ops (random
+numbers, times a standard deviation, plus a mean) has a buffer of the variable's size, and all exist
+at once. And ``predict`` collects its outputs in NumPy's memory, not on the device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# A function is not worth its trace (some 10 ms) for smaller variables.
+_MIN_ELEMENTS = 1 << 20
+
+_callers = 0
+_undo: list[Callable[[], None]] = []
+
+
+def begin() -> None:
+    """Install the hooks, until `end` was called as often as `begin`."""
+    global _callers
+    _callers += 1
+    try:
+        import keras
+    except ImportError:
+        return
+    if _undo or keras.backend.backend() != "tensorflow":
+        return
+    from keras.src import backend
+    from keras.src.backend.tensorflow import trainer
+
+    _wrap(backend.Variable, "_initialize_with_initializer", _initialized)
+    _wrap(trainer.TensorFlowTrainer, "make_predict_function", _made)
+    _wrap(trainer, "potentially_ragged_concat", _concatenated)
+    _wrap(trainer, "convert_to_np_if_not_ragged", _as_array)
+
+
+def end() -> None:
+    """Remove the hooks if nobody else needs them."""
+    global _callers
+    _callers -= 1
+    while _undo and _callers == 0:
+        _undo.pop()()
+
+
+def _wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Replace a function by ``wrapper(function, ...)``."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        return wrapper(original, *arguments, **named)
+
+    setattr(owner, name, wrapped)
+    _undo.append(functools.partial(setattr, owner, name, original))
+
+
+def _initialized(initialize: Any, variable: Any, initializer: Any) -> None:
+    if _reuses_memory(initializer, variable._shape):
+        initializer = functools.partial(_as_function, initializer)
+    initialize(variable, initializer)
+
+
+def _reuses_memory(initializer: Any, shape: tuple[int, ...]) -> bool:
+    """Return whether an initializer has no state, and its ops can pass one buffer on."""
+    import keras
+    import numpy as np
+
+    known = keras.initializers
+    kinds = (known.RandomNormal, known.TruncatedNormal, known.RandomUniform, known.VarianceScaling)
+    is_known = isinstance(initializer, kinds) and type(initializer).__module__.startswith("keras.")
+    return bool(is_known and isinstance(initializer.seed, int) and np.prod(shape) >= _MIN_ELEMENTS)
+
+
+def _as_function(initializer: Any, shape: tuple[int, ...], dtype: Any = None) -> Any:
+    import tensorflow as tf
+
+    function = tf.function(lambda: initializer(shape, dtype=dtype), autograph=False)
+    with _without_grappler():  # the same ops as without the function
+        return function.get_concrete_function().inference_fn()  # no call that a session sees
+
+
+@contextmanager
+def _without_grappler() -> Iterator[None]:
+    from tensorflow.core.protobuf import config_pb2
+    from tensorflow.python.eager import context
+
+    eager = context.context()
+    before = eager.function_call_options
+    config = config_pb2.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    eager.function_call_options = context.FunctionCallOptions(
+        executor_type=before.executor_type, config_proto=config
+    )
+    try:
+        yield
+    finally:
+        eager.function_call_options = before
+
+
+def _made(make: Any, model: Any, force: bool = False) -> None:
+    """Let a model's `predict_function` return tensors in NumPy's memory."""
+    import tensorflow as tf
+    from keras import tree
+
+    make(model, force)
+    inner = model.predict_function
+    if hasattr(inner, "_leaves_the_device"):
+        return
+
+    def to_host(output: Any) -> Any:
+        is_dense = isinstance(output, tf.Tensor) and output.dtype != tf.string
+        return tf.constant(output.numpy().copy()) if is_dense and _undo else output
+
+    def predict_function(data: Any) -> Any:
+        return tree.map_structure(to_host, inner(data))
+
+    predict_function._leaves_the_device = True  # type: ignore[attr-defined]
+    model.predict_function = predict_function
+
+
+def _concatenated(concatenate: Any, tensors: list[Any]) -> Any:
+    import numpy as np
+    import tensorflow as tf
+
+    shapes = {tuple(each.shape[1:]) for each in tensors if isinstance(each, tf.Tensor)}
+    is_alike = len(shapes) == 1 and all(
+        isinstance(each, tf.Tensor) and each.shape.rank and each.dtype != tf.string
+        for each in tensors
+    )
+    if len(tensors) == 1 or not is_alike:
+        return concatenate(tensors)
+    return np.concatenate([each.numpy() for each in tensors])
+
+
+def _as_array(convert: Any, output: Any) -> Any:
+    import numpy as np
+
+    return output if isinstance(output, np.ndarray) else convert(output)
