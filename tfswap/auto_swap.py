@@ -217,6 +217,8 @@ class AutoSwap(keras.callbacks.Callback):
         * `compiled`: whether XLA compiled the steps, which then moved nothing.
         * `bytes_out_per_step`, `bytes_in_per_step`, `swapped_buffers`; `recomputed_buffers` and
           `recompute_s` (predicted); `sections` of the batch; `corrections` of the plan.
+        * `file_bytes_in_per_step`: bytes that the plan reads from the file, and `file_in_s`, what
+          that takes at the disk's measured speed: no step under this plan is shorter.
         * `tiers`: a `TierUse` each; `lossy`: a `LossyUse`, or None if no tensor is lossy; `share`:
           a `ShareUse`, or None without a broker.
         * `addresses`: an `AddressMap` for each layout; `out_of_memory`: the error's message.

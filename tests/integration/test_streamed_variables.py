@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 from dataclasses import dataclass
@@ -132,7 +131,9 @@ def test_all_weights_return_when_the_budget_is_lifted(saved):
         assert np.array_equal(loaded.serve(inputs()), saved.outputs)
         assert tfswap.memory_stats()["bytes_in_use"] <= before + BUDGET
     stats = tfswap.memory_stats()
-    assert stats["bytes_in_use"] >= before + LAYERS * 4 * MIB and stats["budget_bytes"] is None
+    # Something else may have ended meanwhile.
+    assert stats["bytes_in_use"] >= before + (LAYERS - 1) * 4 * MIB
+    assert stats["budget_bytes"] is None
     assert stats["host_bytes_in_use"] == 0
     for weight, value in zip(loaded.weights, saved.values, strict=True):
         assert np.array_equal(weight.numpy(), value)
@@ -273,15 +274,17 @@ def test_a_plan_moves_variables_across_the_steps_end(tmp_path):
     plain, _ = trained_perceptron(tmp_path / "plain.keras")
     plan = tmp_path / "plan.json"
     away: list[TensorSwap] = []
+    others_bytes()
+    with tfswap.Session(budget=MIB, stream_weights=True, verbose=0):  # earlier models leave
+        stays_bytes = tfswap.memory_stats()["bytes_in_use"]
+    budget = stays_bytes + int(0.8 * (max(plain.peaks) - plain.others_bytes))
     for _ in range(3):  # a plan with steps that were slower by chance is dropped
-        budget = budget_of(plain, 0.85)
         swap = tfswap.AutoSwap(budget=budget, stream_weights=True, save_plan=plan, verbose=0)
         trained_perceptron(tmp_path / "swapped.keras", swap)
         away = [each for f in swap.report.plan.functions for each in f.swaps if each.after]
         if away:
             break
     assert away
-    budget = budget_of(plain, 0.85)  # the earlier models still exist
     with_plan = tfswap.AutoSwap(budget=budget, stream_weights=True, plan=plan, verbose=0)
     again, _ = trained_perceptron(tmp_path / "again.keras", with_plan)
     assert again.losses == plain.losses
@@ -289,60 +292,31 @@ def test_a_plan_moves_variables_across_the_steps_end(tmp_path):
     assert with_plan.report.bytes_out_per_step >= sum(each.size_bytes for each in away)
 
 
-def frozen_stack() -> keras.Model:
-    """Return 56 MiB of frozen weights, used by the forward and the backward part."""
-    x = inputs = keras.Input((WIDTH,))
-    x = keras.layers.Dense(WIDTH, activation="gelu")(x)
-    for _ in range(14):
-        x = keras.layers.Dense(WIDTH, activation="gelu", use_bias=False)(x)
-    model = keras.Model(inputs, keras.layers.Dense(4)(x))
-    for layer in model.layers[2:-1]:
-        layer.trainable = False
-    return model
+def test_the_variables_that_stay_are_those_that_are_used_soonest():
+    """There and back again: a variable's two uses are at different distances."""
+    stack = Stack()
 
+    @tf.function
+    def there_and_back(x):
+        for weight in [*stack.weights, *reversed(stack.weights)]:
+            x = tf.nn.relu(tf.matmul(x, weight) + stack.bias)
+        return x
 
-def fine_tuned(**options) -> tuple[list[float], np.ndarray, dict[str, int]]:
-    """Build, train, and predict; return losses, predictions and memory statistics."""
-    random = np.random.default_rng(3)
-    x, y = random.random((64, WIDTH), dtype=np.float32), random.integers(0, 4, 64)
-    with tfswap.options.set(verbose=0, **options) if options else contextlib.nullcontext():
-        tfswap.reset_memory_stats()
-        keras.utils.set_random_seed(7)
-        model = compiled(frozen_stack())
-        losses = [model.fit(x, y, batch_size=8, shuffle=False, verbose=0).history["loss"][0]]
-        losses.append(model.evaluate(x, y, batch_size=8, verbose=0))
-        predicted = model.predict(x, batch_size=8, verbose=0)
-        stats = tfswap.memory_stats()
-    # The values come back when the options end.
-    assert all(np.isfinite(weight.numpy()).all() for weight in model.weights)
-    return losses, predicted, stats
-
-
-def test_a_model_larger_than_the_budget_is_built_trained_and_used_within_it(tmp_path):
-    losses, predicted, _ = fine_tuned()
-    for options in ({}, {"spill_dir": tmp_path, "host_limit": 8 * MIB}):
-        budget = others_bytes() + 24 * MIB
-        found, again, stats = fine_tuned(budget=budget, **options)
-        assert found == losses
-        np.testing.assert_array_equal(again, predicted)
-        assert stats["peak_bytes"] <= budget
-        assert bool(options) == (stats["far_file_bytes_out"] > 0)
-        assert tfswap.memory_stats()["budget_bytes"] is None
-
-
-def test_a_training_inside_of_a_session_leaves_weights_away():
-    random = np.random.default_rng(3)
-    x, y = random.random((64, WIDTH), dtype=np.float32), random.integers(0, 4, 64)
-    budget = others_bytes() + 24 * MIB
-    options = {"budget": budget, "verbose": 0}
-    with tfswap.Session(**options):
-        tfswap.reset_memory_stats()
-        model = compiled(frozen_stack())
-        model.fit(x, y, batch_size=8, verbose=0, callbacks=[tfswap.AutoSwap(**options)])
-        model.predict(x, batch_size=8, verbose=0)
-        assert tfswap.memory_stats()["peak_bytes"] <= budget
-        assert tfswap.memory_stats()["budget_bytes"] == budget
-    assert tfswap.memory_stats()["budget_bytes"] is None
+    expected, calls = there_and_back(inputs()).numpy().copy(), 10
+    staying = 4  # of LAYERS; two more are in use, or being fetched
+    with tfswap.Session(
+        budget=others_bytes() - (LAYERS - staying - 2) * 4 * MIB + MIB,
+        stream_weights=True,
+        verbose=0,
+    ):
+        for _ in range(3):
+            assert np.array_equal(there_and_back(inputs()), expected)
+        before = tfswap.memory_stats()["bytes_in"]
+        for _ in range(calls):
+            assert np.array_equal(there_and_back(inputs()), expected)
+        fetched = tfswap.memory_stats()["bytes_in"] - before
+    # Belady fetches those that do not stay once in each direction, less one at each turn.
+    assert fetched <= 1.2 * calls * 2 * (LAYERS - staying) * 4 * MIB
 
 
 def test_a_saved_model_is_loaded_and_used_while_options_are_set(saved):

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 
-def _variables() -> Iterator[Any]:
-    """Yield every variable that exists outside of graphs."""
+def touch_variables() -> None:
+    """Run an op on every existing variable, so that the library registers it.
+
+    Variables are found by their handles: graphs may keep those of models that are gone.
+    """
     import tensorflow as tf
 
     eager = tf.__internal__.EagerTensor
     for known in gc.get_objects():
-        if isinstance(known, tf.Variable) and isinstance(getattr(known, "_handle", None), eager):
-            yield known
-
-
-def touch_variables() -> None:
-    """Run an op on every existing variable, so that the library registers it."""
-    import tensorflow as tf
-
-    for variable in _variables():
-        tf.raw_ops.VarIsInitializedOp(resource=variable._handle)
+        if isinstance(known, eager) and known.dtype == tf.resource:
+            tf.raw_ops.VarIsInitializedOp(resource=known)  # False for other resources
 
 
 def variable_bytes() -> int:
     """Return the size of all existing variables of known shapes."""
+    import tensorflow as tf
+
+    eager = tf.__internal__.EagerTensor
     return sum(
-        variable.dtype.size * (variable.shape.num_elements() or 0) for variable in _variables()
+        known.dtype.size * (known.shape.num_elements() or 0)
+        for known in gc.get_objects()
+        if isinstance(known, tf.Variable) and isinstance(getattr(known, "_handle", None), eager)
     )
 
 

@@ -138,6 +138,8 @@ class Report(Mapping[str, Any]):
     step_s: float | None = None
     bytes_out_per_step: int | None = None
     bytes_in_per_step: int | None = None
+    file_bytes_in_per_step: int | None = None
+    file_in_s: float | None = None
     swapped_buffers: int = 0
     recomputed_buffers: int = 0
     recompute_s: float | None = None
@@ -243,6 +245,15 @@ def _far_memory(report: Report) -> str:
     return ", ".join(parts)
 
 
+def _disk(report: Report) -> str:
+    if not report.file_bytes_in_per_step or report.file_in_s is None:
+        return ""
+    return (
+        f"; {readable_bytes(report.file_bytes_in_per_step)} read per step, in "
+        f"{readable_seconds(report.file_in_s)} at least"
+    )
+
+
 def _sections(report: Report) -> str:
     return f", {report.sections} sections of the batch" if report.sections > 1 else ""
 
@@ -314,6 +325,6 @@ def summary_lines(report: Report) -> list[str]:
         f"tfswap: moved  {readable_bytes(report.bytes_out_per_step)} out and "
         f"{readable_bytes(report.bytes_in_per_step)} in per step, "
         f"{report.swapped_buffers} buffers{_recomputes(report)}{_sections(report)}",
-        f"tfswap: far    {_far_memory(report)}",
+        f"tfswap: far    {_far_memory(report)}{_disk(report)}",
         *_lossy(report),
     ]

@@ -85,10 +85,10 @@ def test_the_summary_has_peak_use_and_compression_of_each_tier() -> None:
         TierUse("compressed", 20 << 20, 100 << 20, 53 << 20),
         TierUse("file", 2 << 30, 4 << 30, 4 << 30),
     )
-    report = Report(outcome="swapped", tiers=tiers)
+    report = Report(outcome="swapped", tiers=tiers, file_bytes_in_per_step=3 << 30, file_in_s=2.5)
     assert summary_lines(report)[-1] == (
         "tfswap: far    40 MiB in use (host), 20 MiB in use (compressed to 53%), "
-        "2.00 GiB in use (file)"
+        "2.00 GiB in use (file); 3.00 GiB read per step, in 2.50 s at least"
     )
     unused = Report(outcome="swapped", host_peak_bytes=0, tiers=(TierUse("file", 0, 0, 0),))
     assert summary_lines(unused)[-1] == "tfswap: far    0 bytes in use (host)"

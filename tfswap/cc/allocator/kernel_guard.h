@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -26,6 +27,8 @@ class KernelGuard {
   // resident until After(), which must be called even if this returns an error.
   virtual absl::Status Before(tensorflow::OpKernelContext* context, Held* held) = 0;
   virtual void After(const Held& held) = 0;
+  // Return the bytes of the values that are not on the device.
+  virtual int64_t BytesAway() = 0;
 };
 
 // Runs kernels through the guard, if there is one.
@@ -41,6 +44,11 @@ class GuardPost {
     while (unguarded_.load() > 0 && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
+  }
+
+  int64_t BytesAway() const {
+    KernelGuard* guard = guard_.load();
+    return guard == nullptr ? 0 : guard->BytesAway();
   }
 
   // Run a kernel.

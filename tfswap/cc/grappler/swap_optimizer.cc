@@ -92,8 +92,9 @@ void AddEdges(const char* what, const Edges& edges, std::string* description) {
 }
 
 // Return the bytes that a step may allocate on the fullest of its managed devices besides what is
-// in use now (variables, optimizer state, prefetched batches), up to a share of the budget.
-int64_t AvailableBytes(const GraphDef& graph, double share = 1.0) {
+// in use now (variables, optimizer state, prefetched batches), up to a share of the budget. With
+// `all_variables`, those that are away take their part, too.
+int64_t AvailableBytes(const GraphDef& graph, double share = 1.0, bool all_variables = false) {
   std::set<int> cpus = {0}, gpus;
   for (const tensorflow::NodeDef& node : graph.node()) {
     tensorflow::DeviceNameUtils::ParsedName device;
@@ -109,7 +110,8 @@ int64_t AvailableBytes(const GraphDef& graph, double share = 1.0) {
     if (allocator == nullptr || !allocator->budget()->HasBudget()) continue;
     const auto most_bytes = static_cast<int64_t>(
         share * static_cast<double>(allocator->budget()->Stats().budget_bytes));
-    const int64_t free_bytes = most_bytes - allocator->GetStats()->bytes_in_use;
+    const int64_t away_bytes = all_variables ? allocator->guard()->BytesAway() : 0;
+    const int64_t free_bytes = most_bytes - allocator->GetStats()->bytes_in_use - away_bytes;
     available_bytes = std::min(available_bytes, std::max(free_bytes, int64_t{0}));
   }
   return available_bytes;
@@ -388,7 +390,9 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     const int64_t bytes =
         MostBytes(item.WithGraph(GraphDef(graph)), *index, trains ? plan_.examples : 0);
     record->most_bytes = std::max<int64_t>(bytes, 0);
-    if (bytes < 0 || bytes > AvailableBytes(graph, kClearlyFits)) return false;
+    if (bytes < 0 || bytes > AvailableBytes(graph, kClearlyFits, /*all_variables=*/true)) {
+      return false;
+    }
     record->trains = trains;
     record->outcome = "left";
     return true;

@@ -27,7 +27,7 @@ namespace {
 // Name of the memory of a value that came back, in recordings and messages (plan/node_names.py).
 constexpr char kRestoredVariable[] = "tfswap/variable";
 
-// Number of variables to prefetch, and how many uses ahead.
+// Number of variables to prefetch, and within how many uses; most variables are small and stay.
 constexpr int kPrefetchCount = 2;
 constexpr int kPrefetchUses = 16;
 
@@ -139,6 +139,15 @@ void StreamedVariables::After(const Held& held) {
   if (!held.empty() && on() && !planned_.load() && engine_->MovesAtOnce(FarTier::kHost)) {
     Prefetch(/*at_once=*/true);
   }
+}
+
+int64_t StreamedVariables::BytesAway() {
+  std::lock_guard<std::mutex> lock(mu_);
+  int64_t bytes = 0;
+  for (const auto& [var, entry] : entries_) {
+    if (entry.state != State::kOnDevice) bytes += entry.bytes;
+  }
+  return bytes;
 }
 
 StreamedVariables::Entry* StreamedVariables::EntryForLocked(Var* var) {
@@ -327,13 +336,15 @@ int64_t StreamedVariables::FreeBytes() const {
 }
 
 std::pair<StreamedVariables::VarPtr, int64_t> StreamedVariables::NextAwayLocked() const {
-  int moving = 0;
+  int ahead = 0;  // more would take the memory of the ops in between
   for (const auto& [key, distance] : order_.Next(kPrefetchUses)) {
     const auto known = entries_.find(static_cast<Var*>(const_cast<void*>(key)));
-    if (known == entries_.end() || known->second.state == State::kOnDevice) continue;
-    if (++moving > kPrefetchCount) break;
-    if (known->second.state != State::kInFarMemory) continue;
-    return {known->second.var.GetNewRef(), distance};
+    const bool leaves = known != entries_.end() && known->second.bytes > 0;
+    if (!leaves) continue;
+    if (++ahead > kPrefetchCount) break;
+    if (known->second.state == State::kInFarMemory) {
+      return {known->second.var.GetNewRef(), distance};
+    }
   }
   return {nullptr, 0};
 }

@@ -62,6 +62,7 @@ class StreamedVariables : public KernelGuard {
 
   absl::Status Before(tensorflow::OpKernelContext* context, Held* held) override;
   void After(const Held& held) override;
+  int64_t BytesAway() override;
 
  private:
   enum class State { kOnDevice, kEvicting, kInFarMemory, kFetching };
