@@ -24,32 +24,35 @@ def tensor_swaps(
     for swap in sorted(swaps):
         absence = timeline.absences[swap.absence]
         chosen[absence.tensor].append((absence, swap))
+    starts_ns = dict(zip(timeline.op_names, timeline.op_start_ns.tolist(), strict=True))
     written: list[TensorSwap] = []
     for tensor, absences in sorted(chosen.items()):
         if absences[0][0].of_variable:
-            written += (_variable_swap(profile, *each, places[tensor]) for each in absences)
+            written += (
+                _variable_swap(profile, *each, places[tensor], starts_ns) for each in absences
+            )
         else:
             written.append(_tensor_swap(profile, tensor, absences, places[tensor]))
     return tuple(written)
 
 
-def _variable_swap(profile: Profile, absence: Absence, swap: Swap, place: Place) -> TensorSwap:
+def _variable_swap(
+    profile: Profile, absence: Absence, swap: Swap, place: Place, starts_ns: Mapping[str, int]
+) -> TensorSwap:
     """Return a variable's swap, which returns in this step, in the next one or at its end.
 
     Edges cannot cross steps. An op that needs the value, or its memory, waits for the copy anyway;
-    edges only avoid waits that block a thread.
+    edges only avoid waits that block a thread. Reads that began before the trigger ended get no
+    edge, which could close a cycle.
     """
     timeline = profile.timeline
     crosses = crosses_step_end(timeline, absence)
-    after_ns, before_ns = (
-        timeline.op_end_ns[absence.after_op],
-        timeline.op_start_ns[absence.before_op],
-    )
+    after_ns = timeline.op_end_ns[absence.after_op]
     trigger_ns = timeline.op_end_ns[swap.trigger_op] if swap.trigger_op >= 0 else after_ns
     gated = swap.gate_op >= 0 and bool(timeline.op_start_ns[swap.gate_op] >= after_ns)
     back = Return(
         trigger=timeline.op_names[swap.trigger_op] if swap.trigger_op >= 0 else "",
-        consumers=absence.consumers if trigger_ns <= before_ns else (),
+        consumers=tuple(c for c in absence.consumers if starts_ns.get(c, -1) >= trigger_ns),
     )
     return TensorSwap(
         absence.tensor,
