@@ -1,6 +1,12 @@
-"""Models whose weights exceed the budget, beside stock TensorFlow and the kernel's swapping.
+r"""Models whose weights exceed the budget, beside stock TensorFlow and the kernel's swapping.
 
     python -m benchmarks.large_weights [--models gemma] [--modes lora,predict] [--share 0.4]
+
+A Gemma 2B, whose weights take 9.3 GiB, in 4 GiB of memory (stock TensorFlow needs 12 GiB):
+
+    python -m benchmarks.large_weights --models gemma --modes lora,generate --layers 18 \
+        --width 2048 --intermediate 32768 --vocabulary 256000 --batch 1 --tokens 64 \
+        --budget 2600 --host 64 --limit 4096
 
 Needs KerasHub (pip install keras-hub), and root for memory cgroups. Weights are random. Each case
 runs in separate processes, in turns:
@@ -48,10 +54,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--models", default=",".join(NAMES), help="with commas (all)")
     parser.add_argument("--modes", default=",".join(MODES), help="with commas (all)")
     parser.add_argument("--share", type=float, help='of the weights (0.25; of "full" 0.5)')
+    parser.add_argument("--budget", type=int, help="MiB, instead of a share")
     parser.add_argument("--host", type=int, help="MiB of far memory in host memory (all)")
+    parser.add_argument("--limit", type=int, help="MiB of the cgroup (what the parts need)")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--vocabulary", type=int, default=16000)
+    parser.add_argument("--intermediate", type=int, help="of Gemma (8 times the width)")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--steps", type=int, default=16)
@@ -66,10 +75,12 @@ def run(
     options: argparse.Namespace, model: str, mode: str, environment: dict[str, str], cgroup: Any
 ) -> dict[str, Any]:
     """Run one process; return its result, none if it failed."""
-    numbers = (options.layers, options.width, options.vocabulary, options.batch, options.tokens)
+    intermediate = options.intermediate or 8 * options.width
+    sizes = (options.layers, options.width, options.vocabulary, options.batch, options.tokens)
+    numbers = (*sizes, intermediate, options.steps)
     command = (sys.executable, "-m", "benchmarks.large_weights.case", model, mode)
     with subprocess.Popen(
-        [*command, *map(str, numbers), str(options.steps)],
+        [*command, *map(str, numbers)],
         stdout=subprocess.PIPE,
         stderr=None if options.verbose else subprocess.DEVNULL,
         env={
@@ -115,10 +126,10 @@ def case(options: argparse.Namespace, model: str, mode: str, skipped: set[str]) 
         raise SystemExit(f"{model}, {mode}: stock TensorFlow failed; see --verbose")
     weights_bytes = stock["weights_bytes"]
     share = options.share or (0.5 if mode == "full" else 0.25)
-    budget_mib = round(share * weights_bytes / MIB)
+    budget_mib = options.budget or round(share * weights_bytes / MIB)
     host_mib = round(weights_bytes / MIB) * 4 if options.host is None else options.host
     state_mib = round(weights_bytes / MIB) * (3 if mode == "full" else 1)  # AdamW's two moments
-    limit_mib = budget_mib + min(host_mib, state_mib) + OWN_MIB
+    limit_mib = options.limit or budget_mib + min(host_mib, state_mib) + OWN_MIB
     environment = {"TFSWAP_BUDGET": f"{budget_mib}MiB", "TFSWAP_HOST_LIMIT": f"{host_mib}MiB"}
     if options.host is not None:
         environment["TFSWAP_SPILL_DIR"] = str(options.folder)

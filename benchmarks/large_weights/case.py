@@ -1,6 +1,7 @@
-"""Run one case, in a process that `benchmarks.large_weights` starts; print a JSON object.
+r"""Run one case, in a process that `benchmarks.large_weights` starts; print a JSON object.
 
-    python -m benchmarks.large_weights.case MODEL MODE LAYERS WIDTH VOCABULARY BATCH TOKENS STEPS
+    python -m benchmarks.large_weights.case MODEL MODE LAYERS WIDTH VOCABULARY BATCH TOKENS \
+        INTERMEDIATE STEPS
 
 Under tfswap if TFSWAP_BUDGET is set, from the first allocation on.
 """

@@ -23,6 +23,7 @@ class Size:
         vocabulary: Number of tokens.
         batch: Examples in a batch.
         tokens: Tokens in an example.
+        intermediate: Gemma's `intermediate_dim`.
     """
 
     layers: int
@@ -30,6 +31,7 @@ class Size:
     vocabulary: int
     batch: int
     tokens: int
+    intermediate: int
 
 
 def _gemma(size: Size) -> tuple[Any, Any]:
@@ -41,7 +43,7 @@ def _gemma(size: Size) -> tuple[Any, Any]:
         num_query_heads=HEADS,
         num_key_value_heads=1,
         hidden_dim=size.width,
-        intermediate_dim=8 * size.width,
+        intermediate_dim=size.intermediate,
         head_dim=size.width // HEADS,
     )
     return backbone, GemmaCausalLM
