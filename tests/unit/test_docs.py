@@ -90,7 +90,7 @@ def test_links_of_project_files_are_valid(page: str) -> None:
 
 def test_shown_examples_exist() -> None:
     shown = re.findall(r'--8<-- "([^"]+)"', text_of("examples.md"))
-    assert len(shown) == 5
+    assert len(shown) == 6
     assert [file for file in shown if not (ROOT / file).is_file()] == []
 
 
