@@ -53,7 +53,7 @@ def test_a_model_within_a_part_of_its_peak(example):
 @pytest.mark.slow
 def test_fine_tuning_beyond_memory(tmp_path):
     pytest.importorskip("keras_hub")
-    size = ("--layers", "6", "--width", "512", "--vocabulary", "8000")  # 142 MiB of weights
+    size = ("--layers", "6", "--width", "512", "--vocabulary", "8000")  # 174 MiB of weights
     budget = ("--budget", "50MiB", "--host-limit", "8MiB", "--folder", str(tmp_path))
     printed = run("fine_tune", *size, *budget, "--steps", "3")
     assert "step 3: " in printed and "16 tokens: " in printed
