@@ -113,7 +113,8 @@ def _made(make: Any, model: Any, force: bool = False) -> None:
 
     def to_host(output: Any) -> Any:
         is_dense = isinstance(output, tf.Tensor) and output.dtype != tf.string
-        return tf.constant(output.numpy().copy()) if is_dense and _undo else output
+        # The model keeps the function when the hooks are gone.
+        return tf.constant(output.numpy().copy()) if is_dense and _callers else output
 
     def predict_function(data: Any) -> Any:
         return tree.map_structure(to_host, inner(data))
