@@ -47,8 +47,10 @@ def end() -> None:
 
 
 def _wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    """Replace a function by ``wrapper(function, ...)``."""
-    original = getattr(owner, name)
+    """Replace a function by ``wrapper(function, ...)``, if this version of Keras has it."""
+    original = getattr(owner, name, None)
+    if original is None:
+        return
 
     @functools.wraps(original)
     def wrapped(*arguments: Any, **named: Any) -> Any:
