@@ -34,7 +34,7 @@ import tfswap  # before TensorFlow's first operation: it provides the device tha
 
 MIB = 1 << 20
 GENERATED_TOKENS = 16
-TEXT = "A budget is a promise, and the fastest copy is the one that nobody waits for. "
+TEXT = "The quick brown fox jumps over the lazy dog. "
 
 
 def arguments() -> argparse.Namespace:

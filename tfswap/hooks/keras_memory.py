@@ -39,7 +39,7 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Remove the hooks if nobody else needs them."""
+    """Remove the hooks if this ends the last use of them."""
     global _callers
     _callers -= 1
     while _undo and _callers == 0:
@@ -103,38 +103,42 @@ def _without_grappler() -> Iterator[None]:
         eager.function_call_options = before
 
 
-def _made(make: Any, model: Any, force: bool = False) -> None:
-    """Let a model's `predict_function` return tensors in NumPy's memory."""
+def _is_dense(value: Any) -> bool:
     import tensorflow as tf
-    from keras import tree
 
-    make(model, force)
-    inner = model.predict_function
-    if hasattr(inner, "_leaves_the_device"):
-        return
+    return isinstance(value, tf.Tensor) and value.dtype != tf.string
 
-    def to_host(output: Any) -> Any:
-        is_dense = isinstance(output, tf.Tensor) and output.dtype != tf.string
+
+class _OnHost:
+    """A model's `predict_function` with outputs in NumPy's memory, while the hooks are wanted."""
+
+    def __init__(self, inner: Callable[[Any], Any]) -> None:
+        self._inner = inner
+
+    def __call__(self, data: Any) -> Any:
+        from keras import tree
+
+        return tree.map_structure(self._copied, self._inner(data))
+
+    @staticmethod
+    def _copied(output: Any) -> Any:
+        import tensorflow as tf
+
         # The model keeps the function when the hooks are gone.
-        return tf.constant(output.numpy().copy()) if is_dense and _callers else output
+        return tf.constant(output.numpy().copy()) if _callers and _is_dense(output) else output
 
-    def predict_function(data: Any) -> Any:
-        return tree.map_structure(to_host, inner(data))
 
-    predict_function._leaves_the_device = True  # type: ignore[attr-defined]
-    model.predict_function = predict_function
+def _made(make: Any, model: Any, force: bool = False) -> None:
+    make(model, force)
+    if not isinstance(model.predict_function, _OnHost):
+        model.predict_function = _OnHost(model.predict_function)
 
 
 def _concatenated(concatenate: Any, tensors: list[Any]) -> Any:
     import numpy as np
-    import tensorflow as tf
 
-    shapes = {tuple(each.shape[1:]) for each in tensors if isinstance(each, tf.Tensor)}
-    is_alike = len(shapes) == 1 and all(
-        isinstance(each, tf.Tensor) and each.shape.rank and each.dtype != tf.string
-        for each in tensors
-    )
-    if len(tensors) == 1 or not is_alike:
+    is_dense = all(_is_dense(each) and each.shape.rank for each in tensors)
+    if len(tensors) == 1 or not is_dense or len({tuple(each.shape[1:]) for each in tensors}) > 1:
         return concatenate(tensors)
     return np.concatenate([each.numpy() for each in tensors])
 

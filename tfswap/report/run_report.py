@@ -6,7 +6,7 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from tfswap.machine.far_tier import FILE, HOST
+from tfswap.machine.far_tier import FILE
 from tfswap.plan.measured_plan import MeasuredPlan, MeasuredStep
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.planning.least_budget import LeastBudgets
@@ -97,7 +97,7 @@ class RunReport:
         self.report.recomputed_buffers = len(function.recomputes)
         read_bytes = [s.size_bytes * len(s.returns) for s in function.swaps if s.tier == FILE]
         self.report.file_bytes_in_per_step = sum(read_bytes)
-        if read_bytes and story is not None and len(story.links) == len((HOST, FILE)):
+        if read_bytes and story is not None and len(story.links) > 1:  # the last one is the file's
             self.report.file_in_s = sum(read_bytes) / story.links[-1].in_bytes_per_s
         self.report.story = story
         if self.log is not None and story is not None:
