@@ -226,6 +226,16 @@ class SpillFile:
     @property
     def folder(self) -> str: ...
 
+class CheckpointValue:
+    """A value in a file; see ``cc/core/spill/checkpoint_file.h``."""
+
+    @staticmethod
+    def find(path: str, offset: int, data: NDArray[np.generic]) -> CheckpointValue | None:
+        """Return the value; None if the file does not hold exactly these bytes."""
+
+    def read(self, begin: int, data: NDArray[np.generic]) -> None:
+        """Read a part that begins at a whole MiB; raise OSError if it has changed."""
+
 class SpillSpeed:
     @property
     def write_bytes_per_s(self) -> float: ...

@@ -195,6 +195,23 @@ class Library:
         """
 
     @staticmethod
+    def find_in_checkpoint(
+        path: str | os.PathLike[str], offset: int, address: int, size_bytes: int
+    ) -> int:
+        """Look for a value in a file, and return a number for the op `_VariableInCheckpoint`.
+
+        Args:
+            path: The file; it is kept open as long as a variable's value is read from it.
+            offset: The value's place.
+            address: The value in memory.
+            size_bytes: Its size.
+
+        Returns:
+            0 if the file is on another disk than the spill file, cannot be read directly, or does
+            not hold these bytes.
+        """
+
+    @staticmethod
     def file_problem() -> str:
         """Return the last error of the file; "" if there was none."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import tfswap
 from benchmarks.faults.cases import LAZY, PLANNED, STEPS, WHOLE
@@ -95,7 +96,8 @@ class Subject:
     def forget(self) -> None:
         """Gives all variables the values that they had first."""
         for variable, value in zip(_variables(self.model), self._values, strict=True):
-            variable.assign(value)
+            # A copy: an assignment shares NumPy's memory, which is not counted.
+            variable.assign(tf.raw_ops.DeepCopy(x=value))
 
     def train(
         self, callbacks: Sequence[Any], steps: int, data: Any = None, **fit: Any

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tfswap.hooks import keras_checkpoints
+
 # A function is not worth its trace (some 10 ms) for smaller variables.
 _MIN_ELEMENTS = 1 << 20
 
@@ -36,6 +38,8 @@ def begin() -> None:
     _wrap(trainer.TensorFlowTrainer, "make_predict_function", _made)
     _wrap(trainer, "potentially_ragged_concat", _concatenated)
     _wrap(trainer, "convert_to_np_if_not_ragged", _as_array)
+    for replacement in keras_checkpoints.replacements():
+        _wrap(*replacement)
 
 
 def end() -> None:

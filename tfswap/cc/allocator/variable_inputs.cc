@@ -41,6 +41,7 @@ bool PassesOn(absl::string_view op) {
                                                                      "_Retval",
                                                                      "_SwitchN",
                                                                      "_VariableFromHost",
+                                                                     "_VariableInCheckpoint",
                                                                      "_VariableToHost"};
   return ops->count(op) > 0;
 }

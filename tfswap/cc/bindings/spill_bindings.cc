@@ -10,6 +10,7 @@
 
 #include "bindings/buffer_bytes.h"
 #include "core/memory/copy.h"
+#include "core/spill/checkpoint_file.h"
 #include "core/spill/extents.h"
 #include "core/spill/spill_file.h"
 #include "core/spill/spill_speed.h"
@@ -48,15 +49,26 @@ void Write(SpillFile* file, int64_t offset, const py::buffer& data) {
   if (!error.empty()) ThrowOsError(error);
 }
 
-void Read(SpillFile* file, int64_t offset, const py::buffer& data) {
+// Of a SpillFile or a CheckpointValue.
+template <typename Source>
+void Read(Source* source, int64_t offset, const py::buffer& data) {
   const py::buffer_info info = data.request(/*writable=*/true);
   const auto [at, bytes] = BytesOf(info);
   std::string error;
   {
     py::gil_scoped_release without_gil;
-    error = file->Read(offset, at, static_cast<int64_t>(bytes));
+    error = source->Read(offset, at, static_cast<int64_t>(bytes));
   }
   if (!error.empty()) ThrowOsError(error);
+}
+
+std::shared_ptr<const CheckpointValue> FindValue(const std::string& path, int64_t offset,
+                                                 const py::buffer& data) {
+  const py::buffer_info info = data.request();
+  const auto [at, bytes] = BytesOf(info);
+  py::gil_scoped_release without_gil;
+  return CheckpointValue::Find(path, offset, static_cast<const char*>(at),
+                               static_cast<int64_t>(bytes));
 }
 
 void SetFaults(const std::string& text) {
@@ -106,12 +118,21 @@ void BindSpill(py::module_& module) {
            py::call_guard<py::gil_scoped_release>())
       .def("free", &SpillFile::Free, py::arg("offset"), py::arg("bytes"))
       .def("write", &Write, py::arg("offset"), py::arg("data"))
-      .def("read", &Read, py::arg("offset"), py::arg("data"))
+      .def("read", &Read<SpillFile>, py::arg("offset"), py::arg("data"))
       .def("stats", &SpillFile::Stats)
       .def("reset_peak", &SpillFile::ResetPeak)
       .def_property_readonly("problem", &SpillFile::problem)
       .def_property_readonly("engine", &SpillFile::engine)
       .def_property_readonly("folder", &SpillFile::folder);
+
+  py::class_<CheckpointValue, std::shared_ptr<CheckpointValue>>(module, "CheckpointValue")
+      .def_static(
+          "find",
+          [](const std::string& path, int64_t offset, const py::buffer& data) {
+            return std::const_pointer_cast<CheckpointValue>(FindValue(path, offset, data));
+          },
+          py::arg("path"), py::arg("offset"), py::arg("data"))
+      .def("read", &Read<CheckpointValue>, py::arg("begin"), py::arg("data"));
 
   py::class_<SpillSpeed>(module, "SpillSpeed")
       .def_readonly("write_bytes_per_s", &SpillSpeed::write_bytes_per_s)

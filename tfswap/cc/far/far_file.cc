@@ -1,5 +1,7 @@
 #include "far/far_file.h"
 
+#include <sys/stat.h>
+
 #include <utility>
 
 namespace tfswap {
@@ -23,6 +25,13 @@ void FarFile::Close() {
   std::shared_ptr<SpillFile> closed;
   std::lock_guard<std::mutex> lock(mu_);
   file_.swap(closed);
+}
+
+bool FarFile::SharesDiskWith(const std::string& path) const {
+  const std::shared_ptr<SpillFile> file = this->file();
+  struct stat ours, theirs;
+  return file != nullptr && stat(file->folder().c_str(), &ours) == 0 &&
+         stat(path.c_str(), &theirs) == 0 && ours.st_dev == theirs.st_dev;
 }
 
 std::shared_ptr<SpillFile> FarFile::file() const {
@@ -49,7 +58,7 @@ bool FarFile::Put(int64_t bytes, const Write& write, FarCounts* counts, FileExte
 }
 
 void FarFile::Drop(FileExtent* extent, int64_t bytes) {
-  extent->file->Free(extent->offset, bytes);
+  if (extent->file != nullptr) extent->file->Free(extent->offset, bytes);
   *extent = FileExtent();
 }
 

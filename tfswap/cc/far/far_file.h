@@ -8,15 +8,23 @@
 #include <string>
 
 #include "core/memory/host_pool.h"
+#include "core/spill/checkpoint_file.h"
 #include "core/spill/spill_file.h"
 #include "far/far_counts.h"
 
 namespace tfswap {
 
-// The location of a buffer in a spill file, which it keeps open.
+// The location of a buffer in a spill file or in a checkpoint, which it keeps open.
 struct FileExtent {
   std::shared_ptr<SpillFile> file;
   int64_t offset = -1;
+  std::shared_ptr<const CheckpointValue> checkpoint;
+
+  // Read a part that begins at a multiple of the piece size; return an error message or "".
+  std::string Read(int64_t begin, void* data, int64_t bytes) const {
+    return checkpoint != nullptr ? checkpoint->Read(begin, data, bytes)
+                                 : file->Read(offset + begin, data, bytes);
+  }
 };
 
 // The spill file, the last tier of far memory, shared by all devices; a training opens and closes
@@ -30,6 +38,8 @@ class FarFile {
   std::string Open(const std::string& folder, int64_t limit_bytes);
   void Close();
   bool IsOpen() const { return file() != nullptr; }
+  // Return whether the file at `path` is on the disk of the spill file, so that it is as fast.
+  bool SharesDiskWith(const std::string& path) const;
 
   // Allocate an extent and fill it with `write`, which returns an error message or "". Return
   // whether that succeeded; if not, nothing is stored, and Problem() returns the reason.

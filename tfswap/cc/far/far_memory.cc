@@ -69,7 +69,7 @@ FarMemory::FarMemory(FarFile* file)
 PlacementRequest FarMemory::Allowed(PlacementRequest request) const {
   if (request.tier != FarTier::kCompressed || !IsLossy(request.codec.codec)) return request;
   const int most_percent = lossy_rate_.load();
-  if (most_percent <= 0) return PlacementRequest();
+  if (most_percent <= 0) request.tier = FarTier::kHost;
   request.codec.rate_percent = std::min(request.codec.rate_percent, most_percent);
   return request;
 }
@@ -91,6 +91,7 @@ bool FarMemory::Put(const void* data, int64_t bytes, const PlacementRequest& req
     return false;
   }
   if (copy->tier != request.tier) counts_.AddFallback();
+  if (copy->extent.checkpoint != nullptr) return true;  // nothing was copied
   counts_.AddOut(copy->tier, bytes, copy->far_bytes, NowNs() - start_ns);
   counts_.AddFarBytes(copy->tier, copy->far_bytes);
   return true;
@@ -117,15 +118,19 @@ bool FarMemory::PutIn(FarTier tier, const void* data, const PlacementRequest& re
     case FarTier::kFile:
       break;
   }
-  return PutInFile(data, copy);
+  return PutInFile(data, request, copy);
 }
 
-bool FarMemory::PutInFile(const void* data, FarCopy* copy) {
+bool FarMemory::PutInFile(const void* data, const PlacementRequest& request, FarCopy* copy) {
+  copy->lossy = false;
+  if (request.checkpoint != nullptr) {
+    copy->extent.checkpoint = request.checkpoint;
+    return true;
+  }
   const auto write = [&](SpillFile* file, int64_t offset) {
     return file->Write(offset, data, copy->bytes);
   };
   if (!file_->Put(copy->bytes, write, &counts_, &copy->extent)) return false;
-  copy->lossy = false;
   copy->far_bytes = copy->bytes;
   return true;
 }
@@ -144,7 +149,7 @@ FarProblem FarMemory::Get(const FarCopy& copy, void* data) {
       }
       break;
     case FarTier::kFile:
-      problem.why = copy.extent.file->Read(copy.extent.offset, data, copy.bytes);
+      problem.why = copy.extent.Read(0, data, copy.bytes);
       break;
   }
   counts_.AddIn(copy.tier, copy.bytes, NowNs() - start_ns);

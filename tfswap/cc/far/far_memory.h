@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct PlacementRequest {
   FarTier tier = FarTier::kHost;
   CodecSpec codec;  // of kCompressed
   int threads = 1;  // for encoding and decoding
+  // A file that already has the bytes; kFile then means this one.
+  std::shared_ptr<const CheckpointValue> checkpoint;
 };
 
 // A buffer's copy in far memory.
@@ -89,7 +92,7 @@ class FarMemory {
 
   PlacementRequest Allowed(PlacementRequest request) const;
   bool PutIn(FarTier tier, const void* data, const PlacementRequest& request, FarCopy* copy);
-  bool PutInFile(const void* data, FarCopy* copy);
+  bool PutInFile(const void* data, const PlacementRequest& request, FarCopy* copy);
 
   FarFile* const file_;
   HostPool host_;

@@ -142,6 +142,12 @@ std::string StreamCopyEngine::CopyToMemoryLocked(const void* block, int64_t byte
 bool StreamCopyEngine::CopyToFile(const HazardTracker::PiecewiseMove& whole, int64_t bytes,
                                   const PlacementRequest& request, FarCopy* copy,
                                   int64_t* disk_ns) {
+  if (request.checkpoint != nullptr) {
+    copy->tier = FarTier::kFile;
+    copy->bytes = bytes;
+    copy->extent.checkpoint = request.checkpoint;
+    return true;
+  }
   const uint64_t checksum = verify_.load() ? ChecksumOf(whole.block, bytes) : 0;
   const auto write = [&](SpillFile* file, int64_t offset) {
     return file_.CopyOut(whole, bytes, file, offset, disk_ns);
@@ -182,7 +188,7 @@ absl::StatusOr<bool> StreamCopyEngine::CopyVariableOut(const void* data, int64_t
   if (Faults::Strikes(Fault::kCopyOutFails)) {
     return VariableFailed("swapping out", "injected fault");
   }
-  const bool has_file = file_.IsReady();
+  const bool has_file = request.checkpoint != nullptr || file_.IsReady();
   int64_t disk_ns = 0;
   const auto to_memory = [&] {
     std::lock_guard<std::mutex> lock(mu_);
@@ -197,7 +203,8 @@ absl::StatusOr<bool> StreamCopyEngine::CopyVariableOut(const void* data, int64_t
   if (!problem.empty()) return VariableFailed("swapping out", problem);
   if (!file_first && !copy->held()) to_file();
   far_memory_full_.store(!copy->held());
-  if (copy->held()) CountCopy(/*out=*/true, bytes, disk_ns);
+  const bool is_copied = copy->held() && copy->extent.checkpoint == nullptr;
+  if (is_copied) CountCopy(/*out=*/true, bytes, disk_ns);
   return copy->held();
 }
 

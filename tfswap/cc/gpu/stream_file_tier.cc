@@ -132,7 +132,7 @@ std::string StreamFileTier::CopyIn(const FileExtent& extent, void* block, int64_
     // The GPU may still read the previous piece in this block.
     if (!WaitForGpu(from, piece_bytes)) return GpuFailed();
     const int64_t start_ns = NowNs();
-    std::string problem = extent.file->Read(extent.offset + at, from, piece_bytes);
+    std::string problem = extent.Read(at, from, piece_bytes);
     *disk_ns += NowNs() - start_ns;
     if (!problem.empty()) return problem;
     if (!tracker_->MovePieceIn(whole,

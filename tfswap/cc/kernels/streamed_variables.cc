@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "allocator/kernel_scope.h"
 #include "allocator/variable_inputs.h"
+#include "core/memory/copy.h"
 #include "core/util/readable_bytes.h"
 #include "kernels/copy_engine.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
@@ -30,6 +31,15 @@ constexpr char kRestoredVariable[] = "tfswap/variable";
 // Number of variables to prefetch, and within how many uses; most variables are small and stay.
 constexpr int kPrefetchCount = 2;
 constexpr int kPrefetchUses = 16;
+
+// The memory of a value that is about to be replaced: none.
+class NoMemory : public tensorflow::TensorBuffer {
+ public:
+  NoMemory() : TensorBuffer(nullptr) {}
+  size_t size() const override { return 0; }
+  TensorBuffer* root_buffer() override { return this; }
+  void FillAllocationDescription(tensorflow::AllocationDescription*) const override {}
+};
 
 // Return whether the op does not write the value.
 bool OnlyReads(absl::string_view op) {
@@ -105,12 +115,21 @@ absl::Status StreamedVariables::Before(OpKernelContext* context, Held* held) {
     }
     ++entry->readers;
     held->push_back(std::move(var));
-    absl::Status status = EnsureOnDevice(raw, MemoryWait::kNeeded, &lock);
-    if (!status.ok()) return status;
+    const bool assigns = op == "AssignVariableOp";
+    if (assigns) entry->is_placed = false;
+    const bool skips_fetch = assigns && BeginAssign(raw, context->input(1), &lock);
+    if (!skips_fetch) {
+      absl::Status status = EnsureOnDevice(raw, MemoryWait::kNeeded, &lock);
+      if (!status.ok()) return status;
+      if (!assigns && !entry->is_placed) Place(raw, entry, &lock);
+    }
     entry->last_use = ++uses_;
     order_.Add(raw);
     uses = true;
-    if (!only_reads) engine_->DropFarCopy(&entry->far_copy);
+    if (!only_reads && !skips_fetch) {
+      engine_->DropFarCopy(&entry->far_copy);
+      entry->checkpoint.reset();
+    }
     if (entry->filled != nullptr) {
       engine_->BeforeVariableUse(std::exchange(entry->filled, nullptr));
     }
@@ -127,12 +146,51 @@ void StreamedVariables::SchedulePrefetch() {
   });
 }
 
+bool StreamedVariables::BeginAssign(Var* var, const Tensor& value,
+                                    std::unique_lock<std::mutex>* lock) {
+  Entry* const entry = WaitForCopyLocked(var, lock);
+  // What the kernel checks before it assigns.
+  if (entry == nullptr || entry->state != State::kInFarMemory || value.shape() != entry->shape ||
+      value.dtype() != var->tensor()->dtype() || var->copy_on_read_mode.load()) {
+    return false;
+  }
+  entry->state = State::kAssigning;
+  lock->unlock();
+  {
+    const tensorflow::core::RefCountPtr<NoMemory> memory(new NoMemory());
+    tensorflow::mutex_lock writing(*var->mu());
+    *var->tensor() = Tensor(value.dtype(), value.shape(), memory.get());
+  }
+  lock->lock();
+  return true;
+}
+
+void StreamedVariables::EndAssign(Var* var, Entry* entry, std::unique_lock<std::mutex>* lock) {
+  lock->unlock();
+  bool assigned = false;
+  {
+    tensorflow::mutex_lock writing(*var->mu());
+    assigned = var->tensor()->IsInitialized();
+    if (!assigned) *var->tensor() = Tensor(var->tensor()->dtype());
+  }
+  lock->lock();
+  entry->state = assigned ? State::kOnDevice : State::kInFarMemory;
+  if (assigned) {
+    engine_->DropFarCopy(&entry->far_copy);
+    entry->checkpoint.reset();
+  }
+  moved_.notify_all();
+}
+
 void StreamedVariables::After(const Held& held) {
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    std::unique_lock<std::mutex> lock(mu_);
     for (const VarPtr& var : held) {
       const auto known = entries_.find(var.get());
-      if (known != entries_.end() && known->second.readers > 0) --known->second.readers;
+      if (known == entries_.end()) continue;
+      if (known->second.state == State::kAssigning) EndAssign(var.get(), &known->second, &lock);
+      if (!known->second.is_placed) Place(var.get(), &known->second, &lock);
+      if (known->second.readers > 0) --known->second.readers;
     }
   }
   // The kernel has allocated its memory by now.
@@ -168,8 +226,35 @@ void StreamedVariables::RemoveEntry(Var* var) {
   order_.Remove(var);
 }
 
-absl::Status StreamedVariables::EnsureOnDevice(Var* var, MemoryWait wait,
-                                               std::unique_lock<std::mutex>* lock) {
+void StreamedVariables::Place(Var* var, Entry* entry, std::unique_lock<std::mutex>* lock) {
+  if (entry->state != State::kOnDevice) return;
+  entry->is_placed = true;
+  entry->state = State::kFetching;
+  lock->unlock();
+  Tensor value;
+  {
+    tensorflow::tf_shared_lock reading(*var->mu());
+    value = *var->tensor();
+  }
+  const bool is_elsewhere = allocator_->OnHost() && value.IsInitialized() &&
+                            static_cast<int64_t>(value.TotalBytes()) >= kMinBytes &&
+                            tensorflow::DataTypeCanUseMemcpy(value.dtype()) && !IsOnDevice(value);
+  if (is_elsewhere) {
+    Tensor placed = Allocate(value.dtype(), value.shape(), MemoryWait::kNeeded);
+    if (placed.IsInitialized()) {
+      CopyPastCache(placed.data(), value.data(), static_cast<int64_t>(value.TotalBytes()));
+      tensorflow::mutex_lock writing(*var->mu());
+      *var->tensor() = std::move(placed);
+    }
+  }
+  value = Tensor();
+  lock->lock();
+  entry->state = State::kOnDevice;
+  moved_.notify_all();
+}
+
+StreamedVariables::Entry* StreamedVariables::WaitForCopyLocked(
+    Var* var, std::unique_lock<std::mutex>* lock) {
   Entry* entry = nullptr;
   moved_.wait(*lock, [&] {
     const auto known = entries_.find(var);  // may have been removed meanwhile, while on the device
@@ -177,6 +262,12 @@ absl::Status StreamedVariables::EnsureOnDevice(Var* var, MemoryWait wait,
     return entry == nullptr || entry->state == State::kOnDevice ||
            entry->state == State::kInFarMemory;
   });
+  return entry;
+}
+
+absl::Status StreamedVariables::EnsureOnDevice(Var* var, MemoryWait wait,
+                                               std::unique_lock<std::mutex>* lock) {
+  Entry* const entry = WaitForCopyLocked(var, lock);
   if (entry == nullptr || entry->state == State::kOnDevice) return absl::OkStatus();
   entry->state = State::kFetching;
   lock->unlock();
@@ -187,15 +278,17 @@ absl::Status StreamedVariables::EnsureOnDevice(Var* var, MemoryWait wait,
   return status;
 }
 
+Tensor StreamedVariables::Allocate(tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
+                                   MemoryWait wait) {
+  const bool needed = wait == MemoryWait::kNeeded;
+  KernelScope scope(needed ? KernelScope::Role::kKernel : KernelScope::Role::kSwapIn, nullptr);
+  scope.now_or_never = wait == MemoryWait::kNone;
+  tsl::profiler::ScopedMemoryDebugAnnotation annotation(kRestoredVariable);
+  return Tensor(allocator_, dtype, shape);
+}
+
 absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, MemoryWait wait) {
-  Tensor value;
-  {
-    const bool needed = wait == MemoryWait::kNeeded;
-    KernelScope scope(needed ? KernelScope::Role::kKernel : KernelScope::Role::kSwapIn, nullptr);
-    scope.now_or_never = wait == MemoryWait::kNone;
-    tsl::profiler::ScopedMemoryDebugAnnotation annotation(kRestoredVariable);
-    value = Tensor(allocator_, var->tensor()->dtype(), entry->shape);
-  }
+  const Tensor value = Allocate(var->tensor()->dtype(), entry->shape, wait);
   if (!value.IsInitialized()) {
     const std::string why = allocator_->budget()->TakeUnreportedShortage();
     return absl::ResourceExhaustedError(
@@ -268,6 +361,7 @@ absl::StatusOr<int64_t> StreamedVariables::TryEvict(Var* var, const PlacementReq
   absl::StatusOr<bool> copied = true;
   if (!entry->far_copy.held()) {
     entry->request = request;
+    entry->request.checkpoint = entry->checkpoint;
     entry->request.codec.element_bytes = tensorflow::DataTypeSize(value->dtype());
     copied =
         engine_->CopyVariableOut(value->data(), entry->bytes, entry->request, &entry->far_copy);
@@ -281,6 +375,13 @@ absl::StatusOr<int64_t> StreamedVariables::TryEvict(Var* var, const PlacementReq
   moved_.notify_all();
   if (!copied.ok()) return copied.status();
   return leaves ? entry->bytes : -1;
+}
+
+void StreamedVariables::SetCheckpoint(VarPtr var,
+                                      std::shared_ptr<const CheckpointValue> checkpoint) {
+  std::lock_guard<std::mutex> lock(mu_);
+  Entry* const entry = EntryForLocked(var.get());
+  if (BytesOf(var.get()) == checkpoint->bytes()) entry->checkpoint = std::move(checkpoint);
 }
 
 void StreamedVariables::SwapOut(VarPtr var, const PlacementRequest& request, bool detached,

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -60,12 +61,15 @@ class StreamedVariables : public KernelGuard {
   // for it.
   void SwapIn(VarPtr var, std::function<void()> done);
 
+  // Note that a checkpoint has the current value, which therefore needs no copy in a spill file.
+  void SetCheckpoint(VarPtr var, std::shared_ptr<const CheckpointValue> checkpoint);
+
   absl::Status Before(tensorflow::OpKernelContext* context, Held* held) override;
   void After(const Held& held) override;
   int64_t BytesAway() override;
 
  private:
-  enum class State { kOnDevice, kEvicting, kInFarMemory, kFetching };
+  enum class State { kOnDevice, kEvicting, kInFarMemory, kFetching, kAssigning };
   // How a fetch waits for memory: like a kernel that needs the value now, like a planned swap-in,
   // or not at all.
   enum class MemoryWait { kNeeded, kPlanned, kNone };
@@ -76,14 +80,29 @@ class StreamedVariables : public KernelGuard {
     tensorflow::TensorShape shape;  // of the evicted value
     int64_t bytes = 0;
     FarCopy far_copy;              // of the current value, if held
+    std::shared_ptr<const CheckpointValue> checkpoint;  // that has the current value, or null
     PlacementRequest request;      // of far_copy
     const void* filled = nullptr;  // destination of the last fetch, until a kernel uses it
     int readers = 0;               // kernels that use it now
+    bool is_placed = false;        // Place() has been called since it was assigned
     int64_t last_use = 0;
   };
 
   Entry* EntryForLocked(tensorflow::Var* var);
   void RemoveEntry(tensorflow::Var* var);
+  // Prepare a value in far memory for a kernel that replaces all of it, without a fetch, and return
+  // whether that was done; EndAssign() must follow the kernel.
+  bool BeginAssign(tensorflow::Var* var, const tensorflow::Tensor& value,
+                   std::unique_lock<std::mutex>* lock);
+  // Drop the far copy, or keep it if the kernel has failed.
+  void EndAssign(tensorflow::Var* var, Entry* entry, std::unique_lock<std::mutex>* lock);
+  // Copy the value to the device if it is in other memory. Eager assignments share NumPy's memory
+  // with a CPU, which no budget counts and from which no value can leave.
+  void Place(tensorflow::Var* var, Entry* entry, std::unique_lock<std::mutex>* lock);
+  tensorflow::Tensor Allocate(tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
+                              MemoryWait wait);
+  // Wait until the value is on the device or in far memory; null if its entry is gone.
+  Entry* WaitForCopyLocked(tensorflow::Var* var, std::unique_lock<std::mutex>* lock);
   // Wait for a running copy, and fetch the value if it is in far memory.
   absl::Status EnsureOnDevice(tensorflow::Var* var, MemoryWait wait,
                               std::unique_lock<std::mutex>* lock);

@@ -139,6 +139,7 @@ absl::StatusOr<bool> ThreadCopyEngine::CopyVariableOut(const void* data, int64_t
   if (Faults::Strikes(Fault::kCopyOutFails)) return VariableFailed("swapping out", kInjected);
   if (!PutIn(far(), data, bytes, request, copy)) return false;
   if (verify_.load()) copy->checksum = Checksum(data, bytes);
+  if (copy->extent.checkpoint != nullptr) return true;  // nothing was copied
   EmulateLinkDelay(start_ns, *copy, kOut);
   CountCopy(/*out=*/true, bytes, NowNs() - start_ns);
   return true;

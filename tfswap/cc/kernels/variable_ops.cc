@@ -1,5 +1,5 @@
 // _VariableToHost and _VariableFromHost: evict the value of a variable after its last use in a
-// step, and restore it for the next step.
+// step, and restore it for the next step. _VariableInCheckpoint: a file has the value already.
 //
 // They are hints: a value in use stays, and any use of an evicted value restores it
 // (streamed_variables.h).
@@ -46,6 +46,17 @@ REGISTER_OP("_VariableFromHost")
 Swaps a variable's value in. Inserted by tfswap.
 )doc");
 
+REGISTER_OP("_VariableInCheckpoint")
+    .Input("variable: resource")
+    .Input("value: int64")
+    .SetIsStateful()
+    .SetShapeFn(::tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Tells that a checkpoint has a variable's value. Runs when a model is loaded (tfswap/hooks).
+
+value: a number from Library.find_in_checkpoint.
+)doc");
+
 class VariableOp : public AsyncOpKernel {
  public:
   using AsyncOpKernel::AsyncOpKernel;
@@ -63,15 +74,15 @@ class VariableOp : public AsyncOpKernel {
                       done);
     tensorflow::core::RefCountPtr<Var> var;
     OP_REQUIRES_OK_ASYNC(context, LookupResource(context, HandleFromInput(context, 0), &var), done);
-    Move(engine->variables(), std::move(var), [context, done](const absl::Status& status) {
+    Run(context, engine->variables(), std::move(var), [context, done](const absl::Status& status) {
       if (!status.ok()) context->SetStatus(status);
       done();
     });
   }
 
  protected:
-  virtual void Move(StreamedVariables* variables, tensorflow::core::RefCountPtr<Var> var,
-                    StreamedVariables::Done done) = 0;
+  virtual void Run(OpKernelContext* context, StreamedVariables* variables,
+                   tensorflow::core::RefCountPtr<Var> var, StreamedVariables::Done done) = 0;
 };
 
 class VariableToHostOp : public VariableOp {
@@ -83,8 +94,8 @@ class VariableToHostOp : public VariableOp {
   }
 
  protected:
-  void Move(StreamedVariables* variables, tensorflow::core::RefCountPtr<Var> var,
-            StreamedVariables::Done done) override {
+  void Run(OpKernelContext*, StreamedVariables* variables, tensorflow::core::RefCountPtr<Var> var,
+           StreamedVariables::Done done) override {
     variables->SwapOut(std::move(var), request_, detached_, std::move(done));
   }
 
@@ -111,8 +122,8 @@ class VariableFromHostOp : public VariableOp {
   using VariableOp::VariableOp;
 
  protected:
-  void Move(StreamedVariables* variables, tensorflow::core::RefCountPtr<Var> var,
-            StreamedVariables::Done done) override {
+  void Run(OpKernelContext*, StreamedVariables* variables, tensorflow::core::RefCountPtr<Var> var,
+           StreamedVariables::Done done) override {
     variables->SwapIn(std::move(var), [done = std::move(done)] { done(absl::OkStatus()); });
   }
 };
@@ -129,6 +140,25 @@ class VariableFromHostGpuOp : public VariableFromHostOp {
   }
 };
 
+class VariableInCheckpointOp : public VariableOp {
+ public:
+  using VariableOp::VariableOp;
+
+  AsyncOpKernel* AsAsync() override { return nullptr; }
+
+  void Compute(OpKernelContext* context) override {
+    ComputeAsync(context, [] {});
+  }
+
+ protected:
+  void Run(OpKernelContext* context, StreamedVariables* variables,
+           tensorflow::core::RefCountPtr<Var> var, StreamedVariables::Done done) override {
+    auto value = CheckpointValue::Take(context->input(1).scalar<int64_t>()());
+    if (value != nullptr) variables->SetCheckpoint(std::move(var), std::move(value));
+    done(absl::OkStatus());
+  }
+};
+
 REGISTER_KERNEL_BUILDER(Name("_VariableToHost").Device(tensorflow::DEVICE_CPU), VariableToHostOp);
 REGISTER_KERNEL_BUILDER(Name("_VariableFromHost").Device(tensorflow::DEVICE_CPU),
                         VariableFromHostOp);
@@ -138,6 +168,13 @@ REGISTER_KERNEL_BUILDER(
 REGISTER_KERNEL_BUILDER(
     Name("_VariableFromHost").Device(tensorflow::DEVICE_GPU).HostMemory("variable"),
     VariableFromHostGpuOp);
+REGISTER_KERNEL_BUILDER(Name("_VariableInCheckpoint").Device(tensorflow::DEVICE_CPU),
+                        VariableInCheckpointOp);
+REGISTER_KERNEL_BUILDER(Name("_VariableInCheckpoint")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("variable")
+                            .HostMemory("value"),
+                        VariableInCheckpointOp);
 
 }  // namespace
 }  // namespace tfswap

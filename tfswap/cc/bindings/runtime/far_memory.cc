@@ -56,6 +56,16 @@ void OpenFile(const std::optional<std::filesystem::path>& folder,
   ThrowUnlessEmpty(problem);
 }
 
+// Return a number for _VariableInCheckpoint; 0 if the file is on another disk than the spill file,
+// or does not hold these bytes.
+int64_t FindInCheckpoint(const std::filesystem::path& path, int64_t offset, uintptr_t address,
+                         int64_t size_bytes) {
+  if (!FarFile::Get()->SharesDiskWith(path.string())) return 0;
+  auto value = CheckpointValue::Find(path.string(), offset,
+                                     reinterpret_cast<const char*>(address), size_bytes);
+  return value == nullptr ? 0 : CheckpointValue::Keep(std::move(value));
+}
+
 void EmulateLink(int device, std::optional<double> bytes_per_s, int64_t latency_ns) {
   EngineOf(device)->EmulateLink(bytes_per_s.value_or(0), latency_ns);
 }
@@ -81,6 +91,8 @@ void BindFarMemory(Methods* methods) {
       .Def("trim_host", &TrimHost)
       .Def("trim_malloc", [] { malloc_trim(0); })
       .Def("open_file", &OpenFile, py::arg("folder"), py::arg("limit_bytes") = py::none())
+      .Def("find_in_checkpoint", &FindInCheckpoint, py::arg("path"), py::arg("offset"),
+           py::arg("address"), py::arg("size_bytes"))
       .Def("file_problem", [] { return Text{FarFile::Get()->Problem()}; })
       .Def("emulate_link", &EmulateLink, device, py::arg("bytes_per_s"), py::arg("latency_ns") = 0)
       .Def("measure_link", &MeasureLink, device, py::arg("block_bytes"), py::arg("blocks"))

@@ -29,6 +29,22 @@ struct DirectIo {
 static_assert(sizeof(DirectIo) == 256);
 constexpr uint32_t kDirectIoAlignment = 0x2000;  // STATX_DIOALIGN
 
+constexpr DirectFileWords kSpillWords = {
+    "written",
+    "Something between memory and the disk changes data: look at dmesg, and test the disk and the "
+    "memory; do not use what was computed from this spill_dir",
+    "It was truncated, or its file system is damaged: look at dmesg, or give another spill_dir",
+    "The disk or the connection to it fails: look at dmesg, or give another spill_dir"};
+
+// With spill_dir on another disk, values are copied there (FarFile::SharesDiskWith).
+constexpr DirectFileWords kCheckpointWords = {
+    "loaded",
+    "The file was changed while the model still reads its weights from it: load the weights again. "
+    "Replace such a file (write a new one and rename it) instead of overwriting it",
+    "The file was truncated while the model still reads its weights from it: load the weights "
+    "again from an intact file",
+    "The disk or the connection to it fails: look at dmesg, or load the weights from another disk"};
+
 // Query the alignment; return false if the file system does not report it.
 bool QueryAlignment(int file, DirectIo* direct_io) {
   *direct_io = {};
@@ -93,11 +109,17 @@ std::unique_ptr<DirectFile> DirectFile::Open(const std::string& folder, std::str
     *problem = OpenErrorMessage(folder, -handle);
     return nullptr;
   }
-  return std::unique_ptr<DirectFile>(new DirectFile(folder, handle));
+  return std::unique_ptr<DirectFile>(new DirectFile(folder, handle, /*is_checkpoint=*/false));
 }
 
-DirectFile::DirectFile(std::string folder, int handle)
-    : folder_(std::move(folder)), handle_(handle) {}
+std::unique_ptr<DirectFile> DirectFile::OpenCheckpoint(const std::string& path) {
+  const int handle = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  if (handle < 0) return nullptr;
+  return std::unique_ptr<DirectFile>(new DirectFile(path, handle, /*is_checkpoint=*/true));
+}
+
+DirectFile::DirectFile(std::string path, int handle, bool is_checkpoint)
+    : path_(std::move(path)), handle_(handle), is_checkpoint_(is_checkpoint) {}
 
 DirectFile::~DirectFile() { close(handle_); }
 
@@ -139,7 +161,15 @@ int64_t DirectFile::FreeDiskBytes() const {
 }
 
 std::string DirectFile::NoDirectIo(const std::string& why) const {
-  return NoDirectIoMessage(folder_, why);
+  return NoDirectIoMessage(path_, why);
+}
+
+std::string DirectFile::name() const {
+  return is_checkpoint_ ? "the checkpoint " + path_ : "the spill file in " + path_;
+}
+
+const DirectFileWords& DirectFile::words() const {
+  return is_checkpoint_ ? kCheckpointWords : kSpillWords;
 }
 
 }  // namespace tfswap

@@ -76,7 +76,7 @@ class SpillFile {
   void ResetPeak();
   std::string problem() const;  // of the last failed Allocate()
   const char* engine() const { return uses_io_uring_ ? "io_uring" : "threads"; }
-  const std::string& folder() const { return file_->folder(); }
+  const std::string& folder() const { return file_->path(); }
 
  private:
   struct Extent {

@@ -20,10 +20,13 @@ struct SpillLane {
   static std::unique_ptr<SpillLane> Make(int file, bool io_uring);
   ~SpillLane();
 
-  char* BounceOf(int slot) const { return bounce + slot * kSpillPieceBytes; }
+  // A piece that begins and ends within a block needs a block more; untouched memory costs nothing.
+  static constexpr int64_t kBounceBytes = 2 * kSpillPieceBytes;
+
+  char* BounceOf(int slot) const { return bounce + slot * kBounceBytes; }
 
   std::unique_ptr<IoQueue> queue;
-  char* bounce = nullptr;  // one piece per slot; touched only when needed
+  char* bounce = nullptr;  // kBounceBytes per slot; touched only when needed
 };
 
 // The lanes of one file: one per concurrent transfer, up to a limit. Thread-safe.

@@ -46,7 +46,9 @@ class PiecewiseTransfer {
         bytes_(transfer.bytes),
         pieces_(*pieces),
         block_bytes_(file.block_bytes()),
-        is_aligned_(reinterpret_cast<uintptr_t>(data_) % file.memory_alignment() == 0),
+        lead_(offset_ % block_bytes_),
+        is_direct_(lead_ == 0 &&
+                   reinterpret_cast<uintptr_t>(data_) % file.memory_alignment() == 0),
         fault_(FaultOf(write_)) {
     for (int slot = 0; slot < IoQueue::kSlots; ++slot) idle_.push_back(slot);
   }
@@ -77,7 +79,7 @@ class PiecewiseTransfer {
  private:
   struct InFlight {
     int64_t piece = 0;
-    int64_t done_bytes = 0;  // whole blocks
+    int64_t done_bytes = 0;  // from the piece's first block on; whole blocks until it ends
     int tries = 0;
   };
 
@@ -87,8 +89,10 @@ class PiecewiseTransfer {
   char* DataOf(int64_t piece) const { return data_ + piece * kSpillPieceBytes; }
   // The bytes that are transferred without the bounce buffer.
   int64_t DirectBytesOf(int64_t piece) const {
-    return is_aligned_ ? RoundDown(BytesOf(piece), block_bytes_) : 0;
+    return is_direct_ ? RoundDown(BytesOf(piece), block_bytes_) : 0;
   }
+  // From the beginning of the piece's first block to its end.
+  int64_t EndOf(int64_t piece) const { return lead_ + BytesOf(piece); }
   uint64_t ChecksumOf(int64_t piece) const { return BufferChecksum(DataOf(piece), BytesOf(piece)); }
   // Faults of one piece hit the middle one, with others in flight before and after it.
   bool HasInjectedFault(int64_t piece) const {
@@ -111,7 +115,7 @@ class PiecewiseTransfer {
   void Submit(int slot) {
     const InFlight& now = in_flight_[slot];
     const int64_t direct = DirectBytesOf(now.piece);
-    const int64_t whole = RoundUp(BytesOf(now.piece), block_bytes_);
+    const int64_t whole = RoundUp(EndOf(now.piece), block_bytes_);
     int64_t end = whole;
     if (fault_ == (write_ ? Fault::kShortWrite : Fault::kShortRead)) {
       end = now.done_bytes +
@@ -120,7 +124,7 @@ class PiecewiseTransfer {
     if (fault_ == Fault::kSlowDisk) Faults::Get()->Sleep(fault_);
     IoRequest request;
     request.write = write_;
-    request.offset = offset_ + now.piece * kSpillPieceBytes + now.done_bytes;
+    request.offset = offset_ - lead_ + now.piece * kSpillPieceBytes + now.done_bytes;
     auto add = [&](char* begin, int64_t from, int64_t to) {
       const int64_t skipped = std::max<int64_t>(now.done_bytes - from, 0);
       const int64_t bytes = std::min(to, end) - from - skipped;
@@ -145,22 +149,24 @@ class PiecewiseTransfer {
         if (result == -EAGAIN) usleep(1000);
         return Submit(slot);
       }
+    } else if (now.done_bytes + result >= EndOf(now.piece)) {
+      now.done_bytes += result;  // the last block of a file may be incomplete
     } else if (const int64_t progress = RoundDown(result, block_bytes_); progress > 0) {
       now.done_bytes += progress;
       now.tries = 0;
-      if (now.done_bytes < RoundUp(BytesOf(now.piece), block_bytes_)) return Submit(slot);
+      return Submit(slot);
     } else if (result > 0) {
       result = 0;  // less than a block is no progress
     }
     const int64_t piece = now.piece;
     idle_.push_back(slot);
-    if (now.done_bytes < RoundUp(BytesOf(piece), block_bytes_)) {
+    if (now.done_bytes < EndOf(piece)) {
       // Keep the first error; wait for the other requests, and start no more.
       if (error_.empty()) error_ = ErrorMessage(piece, now.done_bytes, result);
     } else if (!write_) {
       const int64_t direct = DirectBytesOf(piece), bytes = BytesOf(piece);
       if (direct < bytes)
-        std::memcpy(DataOf(piece) + direct, lane_->BounceOf(slot), bytes - direct);
+        std::memcpy(DataOf(piece) + direct, lane_->BounceOf(slot) + lead_, bytes - direct);
       if (fault_ == Fault::kFileBitFlip && HasInjectedFault(piece)) {
         const int64_t bit = Faults::Get()->bit(fault_);
         DataOf(piece)[bit / 8 % bytes] ^= static_cast<char>(1 << bit % 8);
@@ -176,14 +182,13 @@ class PiecewiseTransfer {
     std::snprintf(sums, sizeof(sums), "%016llx, not %016llx", static_cast<unsigned long long>(sum),
                   static_cast<unsigned long long>(pieces_[piece].checksum));
     error_ = "the " + std::to_string(BytesOf(piece)) + " bytes" + Location(piece, 0) +
-             " are not the ones that were written (checksum " + sums +
-             "). Something between memory and the disk changes data: look at dmesg, and test the "
-             "disk and the memory; do not use what was computed from this spill_dir";
+             " are not the ones that were " + file_.words().stored + " (checksum " + sums + "). " +
+             file_.words().if_changed;
   }
 
   std::string Location(int64_t piece, int64_t done_bytes) const {
     return " at offset " + std::to_string(offset_ + piece * kSpillPieceBytes + done_bytes) +
-           " of the spill file in " + file_.folder();
+           " of " + file_.name();
   }
 
   std::string ErrorMessage(int64_t piece, int64_t done_bytes, int64_t result) const {
@@ -191,12 +196,10 @@ class PiecewiseTransfer {
                              std::to_string(BytesOf(piece) - done_bytes) + " bytes" +
                              Location(piece, done_bytes);
     if (result == 0) {
-      return what + " reached the end of the file: it is shorter than when it was written. " +
-             "It was truncated, or its file system is damaged: look at dmesg, or give another "
-             "spill_dir";
+      return what + " reached the end of the file: it is shorter than when it was " +
+             file_.words().stored + ". " + file_.words().if_short;
     }
-    std::string advice =
-        "The disk or the connection to it fails: look at dmesg, or give another spill_dir";
+    std::string advice = file_.words().if_failed;
     if (result == -ENOSPC || result == -EDQUOT) {
       advice = "The disk has " + ReadableBytes(file_.FreeDiskBytes()) +
                " free, although space was allocated for the file: free space there, or give "
@@ -216,7 +219,8 @@ class PiecewiseTransfer {
   const int64_t bytes_;
   std::vector<SpillPiece>& pieces_;
   const int64_t block_bytes_;
-  const bool is_aligned_;
+  const int64_t lead_;    // from the beginning of a block to the data in it
+  const bool is_direct_;  // whether whole blocks need no bounce buffer
   const Fault fault_;
   InFlight in_flight_[IoQueue::kSlots];
   std::vector<int> idle_;

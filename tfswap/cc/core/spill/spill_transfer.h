@@ -20,7 +20,7 @@ struct SpillPiece {
 struct SpillTransfer {
   bool write = false;
   bool checksums = true;
-  int64_t offset = 0;  // in the file, whole blocks
+  int64_t offset = 0;  // in the file; whole blocks, except for reads of a checkpoint
   char* data = nullptr;
   int64_t bytes = 0;
 };
