@@ -212,6 +212,10 @@ class Library:
         """
 
     @staticmethod
+    def defer_placing(defers: bool) -> None:
+        """Leave values that this thread assigns where they are, until `_VariableInCheckpoint`."""
+
+    @staticmethod
     def file_problem() -> str:
         """Return the last error of the file; "" if there was none."""
 
@@ -235,6 +239,10 @@ class Library:
         Raises:
             LibraryError: The measurement failed.
         """
+
+    @staticmethod
+    def streams_variables(device: int) -> bool:
+        """Return whether values of variables may leave the device."""
 
     @staticmethod
     def set_verify(device: int, verify: bool) -> None:

@@ -86,29 +86,34 @@ def _opened(open_file: Any, store: Any, path_or_io: Any, mode: str | None = None
 
 
 def _assigned(assign: Any, variable: Any, value: Any) -> Any:
-    result = assign(variable, value)
     place = getattr(value, "place", None)
-    if isinstance(place, _Place):
-        _leave_in_file(variable._value, value, place)
+    if not isinstance(place, _Place):
+        return assign(variable, value)
+    runtime = library.load()
+    runtime.defer_placing(True)
+    try:
+        result = assign(variable, value)
+    finally:
+        runtime.defer_placing(False)
+    _place(variable._value, value, place)
     return result
 
 
-def _leave_in_file(variable: Any, value: Any, place: _Place) -> None:
+def _place(variable: Any, value: Any, place: _Place) -> None:
     import tensorflow as tf
     from tensorflow.python.eager import context, execute
 
     handle = getattr(variable, "handle", None)
-    if not isinstance(handle, tf.__internal__.EagerTensor) or not value.flags.c_contiguous:
+    if not isinstance(handle, tf.__internal__.EagerTensor):
         return
-    if variable.dtype.as_numpy_dtype != value.dtype:
-        return
-    number = library.load().find_in_checkpoint(
-        place.path, place.offset, value.ctypes.data, value.nbytes
-    )
-    if number == 0:
-        return
-    status = os.stat(place.path)
-    _read_in_place.add((status.st_dev, status.st_ino))
+    number = 0
+    if value.flags.c_contiguous and variable.dtype.as_numpy_dtype == value.dtype:
+        number = library.load().find_in_checkpoint(
+            place.path, place.offset, value.ctypes.data, value.nbytes
+        )
+    if number != 0:
+        status = os.stat(place.path)
+        _read_in_place.add((status.st_dev, status.st_ino))
     with tf.device(handle.device):
         inputs = [handle, tf.constant(number, tf.int64)]
         execute.execute(b"_VariableInCheckpoint", 0, inputs, None, context.context())

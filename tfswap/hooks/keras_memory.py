@@ -2,7 +2,7 @@
 
 Random initializers run as functions, whose ops reuse one buffer: eagerly, each of their ops (random
 numbers, times a standard deviation, plus a mean) has a buffer of the variable's size, and all exist
-at once. And ``predict`` collects its outputs in NumPy's memory, not on the device.
+at once. A value that is larger than the budget is made beside it. And ``predict`` collects its outputs in NumPy's memory, not on the device.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from tfswap.hooks import keras_checkpoints
+from tfswap.ops import library
 
 # A function is not worth its trace (some 10 ms) for smaller variables.
 _MIN_ELEMENTS = 1 << 20
+_CPU = 0
 
 _callers = 0
 _undo: list[Callable[[], None]] = []
@@ -65,15 +69,33 @@ def _wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
 
 
 def _initialized(initialize: Any, variable: Any, initializer: Any) -> None:
+    import tensorflow as tf
+
+    repeats = isinstance(getattr(initializer, "seed", 0), int)
     if _reuses_memory(initializer, variable._shape):
         initializer = functools.partial(_as_function, initializer)
-    initialize(variable, initializer)
+    try:
+        return initialize(variable, initializer)
+    except tf.errors.ResourceExhaustedError:
+        if not repeats or not library.load().streams_variables(_CPU):
+            raise
+    # A value that does not fit the budget is made beside it, and leaves at once: its rows may be
+    # all that is needed (cc/kernels/row_ops.cc).
+    runtime = library.load()
+    budget_bytes = runtime.memory_stats(_CPU)["budget_bytes"]
+    size_bytes = int(np.prod(variable._shape)) * tf.as_dtype(variable._dtype).size
+    runtime.set_budget(_CPU, budget_bytes + size_bytes)
+    try:
+        initialize(variable, initializer)
+        tf.raw_ops.VarIsInitializedOp(resource=variable._value.handle)  # so that it can leave
+    finally:
+        runtime.set_budget(_CPU, budget_bytes)
+        runtime.make_room(_CPU)
 
 
 def _reuses_memory(initializer: Any, shape: tuple[int, ...]) -> bool:
     """Return whether an initializer has no state, and its ops can pass one buffer on."""
     import keras
-    import numpy as np
 
     known = keras.initializers
     kinds = (known.RandomNormal, known.TruncatedNormal, known.RandomUniform, known.VarianceScaling)
@@ -139,8 +161,6 @@ def _made(make: Any, model: Any, force: bool = False) -> None:
 
 
 def _concatenated(concatenate: Any, tensors: list[Any]) -> Any:
-    import numpy as np
-
     is_dense = all(_is_dense(each) and each.shape.rank for each in tensors)
     if len(tensors) == 1 or not is_dense or len({tuple(each.shape[1:]) for each in tensors}) > 1:
         return concatenate(tensors)
@@ -148,6 +168,4 @@ def _concatenated(concatenate: Any, tensors: list[Any]) -> Any:
 
 
 def _as_array(convert: Any, output: Any) -> Any:
-    import numpy as np
-
     return output if isinstance(output, np.ndarray) else convert(output)

@@ -38,6 +38,7 @@ bool PassesOn(absl::string_view op) {
                                                                      "SymbolicGradient",
                                                                      "While",
                                                                      "_Arg",
+                                                                     "_GatherVariableRows",
                                                                      "_Retval",
                                                                      "_SwitchN",
                                                                      "_VariableFromHost",

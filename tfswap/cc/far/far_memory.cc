@@ -1,6 +1,8 @@
 #include "far/far_memory.h"
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -154,6 +156,44 @@ FarProblem FarMemory::Get(const FarCopy& copy, void* data) {
   }
   counts_.AddIn(copy.tier, copy.bytes, NowNs() - start_ns);
   return problem;
+}
+
+std::string FarMemory::GetRows(const FarCopy& copy, int64_t row_bytes,
+                               const std::vector<int64_t>& rows, char* output) {
+  const int64_t start_ns = NowNs();
+  std::vector<size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), 0);
+  constexpr int64_t kPieceBytes = SpillFile::kPieceBytes;
+  std::unique_ptr<char[]> read(copy.tier == FarTier::kFile ? new char[kPieceBytes] : nullptr);
+  if (read != nullptr) {  // each piece once
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rows[a] < rows[b]; });
+  }
+  int64_t read_piece = -1, bytes_in = 0;
+  for (const size_t at : order) {
+    const int64_t begin = rows[at] * row_bytes, end = begin + row_bytes;
+    char* target = output + static_cast<int64_t>(at) * row_bytes;
+    for (int64_t from = begin; from < end;) {
+      const int64_t piece = from / kPieceBytes, to = std::min(end, (piece + 1) * kPieceBytes);
+      const char* source = static_cast<const char*>(copy.block) + from;
+      if (read != nullptr) {
+        if (piece != read_piece) {
+          const int64_t piece_begin = piece * kPieceBytes;
+          const int64_t bytes = std::min(kPieceBytes, copy.bytes - piece_begin);
+          std::string problem = copy.extent.Read(piece_begin, read.get(), bytes);
+          if (!problem.empty()) return problem;
+          read_piece = piece;
+          bytes_in += bytes;
+        }
+        source = read.get() + from % kPieceBytes;
+      } else {
+        bytes_in += to - from;
+      }
+      std::memcpy(target + (from - begin), source, static_cast<size_t>(to - from));
+      from = to;
+    }
+  }
+  counts_.AddIn(copy.tier, bytes_in, NowNs() - start_ns);
+  return "";
 }
 
 void FarMemory::Drop(FarCopy* copy) {

@@ -68,6 +68,10 @@ class FarMemory {
   bool Put(const void* data, int64_t bytes, const PlacementRequest& request, FarCopy* copy);
   // Copy in; on failure the contents of `data` are undefined.
   FarProblem Get(const FarCopy& copy, void* data);
+  // Copy rows of a copy that is not encoded: from a file, the pieces that they are in. Return "" or
+  // an error message.
+  std::string GetRows(const FarCopy& copy, int64_t row_bytes, const std::vector<int64_t>& rows,
+                      char* output);
   void Drop(FarCopy* copy);
 
   // Return a sentence that explains why far memory is full; "" if it is not.

@@ -23,6 +23,7 @@
 #include "grappler/rewrite/order_edges.h"
 #include "grappler/rewrite/recomputes.h"
 #include "grappler/rewrite/rewriter.h"
+#include "grappler/rewrite/variable_rows.h"
 #include "grappler/sections/section_choice.h"
 #include "grappler/swap_spec.h"
 #include "grappler/tensorflow_passes.h"
@@ -229,7 +230,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
 
   // Return the graph that is fingerprinted and planned.
   GraphDef Prepared(const GraphDef& given) const {
-    GraphDef graph = WithoutLargeConstants(given);
+    GraphDef graph = WithRowReads(WithoutLargeConstants(given));
     if (!plan_.stream_weights) return graph;
     const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
                                                           graph.library());

@@ -167,6 +167,11 @@ class CopyEngine : public Reclaimer {
   // Copy a value that was swapped out with this request into new memory.
   virtual absl::Status CopyVariableIn(const FarCopy& copy, const PlacementRequest& request,
                                       void* data) = 0;
+  // Copy rows of a value that was swapped out, unless it is encoded. For a device on the host only.
+  virtual absl::Status CopyVariableRowsIn(const FarCopy& copy, int64_t row_bytes,
+                                          const std::vector<int64_t>& rows, char* output) {
+    return absl::UnimplementedError("tfswap: rows are gathered on a CPU only");
+  }
   // Call this before the first kernel that uses a value after its copy-in.
   virtual void BeforeVariableUse(const void* data) {}
   // Return whether such copies are GPU commands, which are enqueued in host order. Others are made

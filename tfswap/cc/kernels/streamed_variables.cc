@@ -1,6 +1,7 @@
 #include "kernels/streamed_variables.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <tuple>
 #include <unordered_set>
@@ -60,6 +61,8 @@ int64_t BytesOf(Var* var) {
 
 StreamedVariables::StreamedVariables(DeviceAllocator* allocator, CopyEngine* engine)
     : allocator_(allocator), engine_(engine) {}
+
+thread_local bool StreamedVariables::defers_placing = false;
 
 std::string StreamedVariables::SetOn(bool on) {
   planned_.store(false);
@@ -121,7 +124,7 @@ absl::Status StreamedVariables::Before(OpKernelContext* context, Held* held) {
     if (!skips_fetch) {
       absl::Status status = EnsureOnDevice(raw, MemoryWait::kNeeded, &lock);
       if (!status.ok()) return status;
-      if (!assigns && !entry->is_placed) Place(raw, entry, &lock);
+      if (!assigns && !entry->is_placed) Place(raw, entry, /*needed=*/true, &lock);
     }
     entry->last_use = ++uses_;
     order_.Add(raw);
@@ -189,7 +192,9 @@ void StreamedVariables::After(const Held& held) {
       const auto known = entries_.find(var.get());
       if (known == entries_.end()) continue;
       if (known->second.state == State::kAssigning) EndAssign(var.get(), &known->second, &lock);
-      if (!known->second.is_placed) Place(var.get(), &known->second, &lock);
+      if (!known->second.is_placed && !defers_placing) {
+        Place(var.get(), &known->second, /*needed=*/false, &lock);
+      }
       if (known->second.readers > 0) --known->second.readers;
     }
   }
@@ -226,7 +231,8 @@ void StreamedVariables::RemoveEntry(Var* var) {
   order_.Remove(var);
 }
 
-void StreamedVariables::Place(Var* var, Entry* entry, std::unique_lock<std::mutex>* lock) {
+void StreamedVariables::Place(Var* var, Entry* entry, bool needed,
+                              std::unique_lock<std::mutex>* lock) {
   if (entry->state != State::kOnDevice) return;
   entry->is_placed = true;
   entry->state = State::kFetching;
@@ -239,7 +245,16 @@ void StreamedVariables::Place(Var* var, Entry* entry, std::unique_lock<std::mute
   const bool is_elsewhere = allocator_->OnHost() && value.IsInitialized() &&
                             static_cast<int64_t>(value.TotalBytes()) >= kMinBytes &&
                             tensorflow::DataTypeCanUseMemcpy(value.dtype()) && !IsOnDevice(value);
-  if (is_elsewhere) {
+  bool is_away = false;
+  if (is_elsewhere && !needed && static_cast<int64_t>(value.TotalBytes()) > FreeBytes()) {
+    const auto copied = CopyOut(value, PlacementRequest(), entry);
+    is_away = copied.ok() && *copied;
+    if (is_away) {
+      tensorflow::mutex_lock writing(*var->mu());
+      *var->tensor() = Tensor(value.dtype());
+    }
+  }
+  if (is_elsewhere && !is_away) {
     Tensor placed = Allocate(value.dtype(), value.shape(), MemoryWait::kNeeded);
     if (placed.IsInitialized()) {
       CopyPastCache(placed.data(), value.data(), static_cast<int64_t>(value.TotalBytes()));
@@ -249,7 +264,7 @@ void StreamedVariables::Place(Var* var, Entry* entry, std::unique_lock<std::mute
   }
   value = Tensor();
   lock->lock();
-  entry->state = State::kOnDevice;
+  entry->state = is_away ? State::kInFarMemory : State::kOnDevice;
   moved_.notify_all();
 }
 
@@ -343,6 +358,19 @@ bool StreamedVariables::IsOnDevice(const Tensor& value) const {
   return allocator_->recording()->Lists(memory->root_buffer()->data());
 }
 
+// Make a far copy of the value, unless there is one, without the lock. Return whether there was
+// space.
+absl::StatusOr<bool> StreamedVariables::CopyOut(const Tensor& value,
+                                                const PlacementRequest& request, Entry* entry) {
+  entry->shape = value.shape();
+  entry->bytes = static_cast<int64_t>(value.TotalBytes());
+  if (entry->far_copy.held()) return true;
+  entry->request = request;
+  entry->request.checkpoint = entry->checkpoint;
+  entry->request.codec.element_bytes = tensorflow::DataTypeSize(value.dtype());
+  return engine_->CopyVariableOut(value.data(), entry->bytes, entry->request, &entry->far_copy);
+}
+
 absl::StatusOr<int64_t> StreamedVariables::TryEvict(Var* var, const PlacementRequest& request,
                                                     std::unique_lock<std::mutex>* lock) {
   if (!on()) return 0;  // otherwise nothing would restore it
@@ -355,17 +383,8 @@ absl::StatusOr<int64_t> StreamedVariables::TryEvict(Var* var, const PlacementReq
     return 0;
   }
   entry->state = State::kEvicting;
-  entry->shape = value->shape();
-  entry->bytes = static_cast<int64_t>(value->TotalBytes());
   lock->unlock();
-  absl::StatusOr<bool> copied = true;
-  if (!entry->far_copy.held()) {
-    entry->request = request;
-    entry->request.checkpoint = entry->checkpoint;
-    entry->request.codec.element_bytes = tensorflow::DataTypeSize(value->dtype());
-    copied =
-        engine_->CopyVariableOut(value->data(), entry->bytes, entry->request, &entry->far_copy);
-  }
+  const absl::StatusOr<bool> copied = CopyOut(*value, request, entry);
   const bool leaves = copied.ok() && *copied;
   if (leaves) Tensor gone = std::exchange(*value, Tensor(value->dtype()));
   var->mu()->unlock();
@@ -379,9 +398,61 @@ absl::StatusOr<int64_t> StreamedVariables::TryEvict(Var* var, const PlacementReq
 
 void StreamedVariables::SetCheckpoint(VarPtr var,
                                       std::shared_ptr<const CheckpointValue> checkpoint) {
-  std::lock_guard<std::mutex> lock(mu_);
-  Entry* const entry = EntryForLocked(var.get());
-  if (BytesOf(var.get()) == checkpoint->bytes()) entry->checkpoint = std::move(checkpoint);
+  if (!on()) return;
+  std::unique_lock<std::mutex> lock(mu_);
+  EntryForLocked(var.get())->last_use = ++uses_;
+  Entry* const entry = WaitForCopyLocked(var.get(), &lock);
+  const int64_t bytes = BytesOf(var.get());
+  if (checkpoint != nullptr && bytes == checkpoint->bytes()) {
+    entry->checkpoint = std::move(checkpoint);
+  }
+  if (!entry->is_placed) Place(var.get(), entry, /*needed=*/false, &lock);
+}
+
+tensorflow::TensorShape StreamedVariables::ShapeOf(Var* var) {
+  {
+    std::unique_lock<std::mutex> lock(mu_);
+    const Entry* entry = WaitForCopyLocked(var, &lock);
+    if (entry != nullptr && entry->state == State::kInFarMemory) return entry->shape;
+  }
+  tensorflow::tf_shared_lock reading(*var->mu());
+  return var->tensor()->shape();
+}
+
+absl::Status StreamedVariables::GatherRows(VarPtr var, const tensorflow::TensorShape& shape,
+                                           const std::vector<int64_t>& rows, char* output) {
+  const int64_t row_bytes = shape.num_elements() / shape.dim_size(0) *
+                            tensorflow::DataTypeSize(var->tensor()->dtype());
+  std::unique_lock<std::mutex> lock(mu_);
+  if (on()) EntryForLocked(var.get())->last_use = ++uses_;
+  Entry* entry = WaitForCopyLocked(var.get(), &lock);
+  if (entry != nullptr && entry->state == State::kInFarMemory && entry->shape == shape &&
+      entry->far_copy.tier != FarTier::kCompressed) {
+    entry->state = State::kFetching;
+    lock.unlock();
+    absl::Status status = engine_->CopyVariableRowsIn(entry->far_copy, row_bytes, rows, output);
+    lock.lock();
+    entry->state = State::kInFarMemory;
+    moved_.notify_all();
+    return status;
+  }
+  absl::Status status = EnsureOnDevice(var.get(), MemoryWait::kNeeded, &lock);
+  if (!status.ok()) return status;
+  Tensor value;  // a second reference, so that the value stays
+  {
+    tensorflow::tf_shared_lock reading(*var->mu());
+    value = *var->tensor();
+  }
+  lock.unlock();
+  if (value.shape() != shape) {
+    return absl::FailedPreconditionError("tfswap: a variable was assigned while it was read");
+  }
+  const auto* table = static_cast<const char*>(value.data());
+  for (const int64_t row : rows) {
+    std::memcpy(output, table + row * row_bytes, static_cast<size_t>(row_bytes));
+    output += row_bytes;
+  }
+  return absl::OkStatus();
 }
 
 void StreamedVariables::SwapOut(VarPtr var, const PlacementRequest& request, bool detached,

@@ -10,6 +10,7 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "allocator/device_allocator.h"
 #include "allocator/kernel_guard.h"
@@ -61,8 +62,17 @@ class StreamedVariables : public KernelGuard {
   // for it.
   void SwapIn(VarPtr var, std::function<void()> done);
 
-  // Note that a checkpoint has the current value, which therefore needs no copy in a spill file.
+  // Note that a checkpoint (if not null) has the current value, which therefore needs no copy in a
+  // spill file, and place the value.
   void SetCheckpoint(VarPtr var, std::shared_ptr<const CheckpointValue> checkpoint);
+  // Whether values that this thread assigns are placed by SetCheckpoint() only.
+  static thread_local bool defers_placing;
+
+  // Return the shape of the value, wherever it is.
+  tensorflow::TensorShape ShapeOf(tensorflow::Var* var);
+  // Copy rows of the value, which has this shape, to `output`. They must exist.
+  absl::Status GatherRows(VarPtr var, const tensorflow::TensorShape& shape,
+                          const std::vector<int64_t>& rows, char* output);
 
   absl::Status Before(tensorflow::OpKernelContext* context, Held* held) override;
   void After(const Held& held) override;
@@ -96,9 +106,12 @@ class StreamedVariables : public KernelGuard {
                    std::unique_lock<std::mutex>* lock);
   // Drop the far copy, or keep it if the kernel has failed.
   void EndAssign(tensorflow::Var* var, Entry* entry, std::unique_lock<std::mutex>* lock);
-  // Copy the value to the device if it is in other memory. Eager assignments share NumPy's memory
-  // with a CPU, which no budget counts and from which no value can leave.
-  void Place(tensorflow::Var* var, Entry* entry, std::unique_lock<std::mutex>* lock);
+  // Copy the value to the device if it is in other memory; to far memory if the device is full and
+  // no kernel needs it now. Eager assignments share NumPy's memory with a CPU, which no budget
+  // counts.
+  void Place(tensorflow::Var* var, Entry* entry, bool needed, std::unique_lock<std::mutex>* lock);
+  absl::StatusOr<bool> CopyOut(const tensorflow::Tensor& value, const PlacementRequest& request,
+                               Entry* entry);
   tensorflow::Tensor Allocate(tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
                               MemoryWait wait);
   // Wait until the value is on the device or in far memory; null if its entry is gone.

@@ -161,6 +161,22 @@ absl::Status ThreadCopyEngine::CopyVariableIn(const FarCopy& copy, const Placeme
   return absl::OkStatus();
 }
 
+absl::Status ThreadCopyEngine::CopyVariableRowsIn(const FarCopy& copy, int64_t row_bytes,
+                                                  const std::vector<int64_t>& rows, char* output) {
+  const int64_t start_ns = NowNs();
+  const CopyingIn copying(this);
+  if (Faults::Strikes(Fault::kCopyInFails)) return VariableFailed("swapping in", kInjected);
+  const std::string problem = far()->GetRows(copy, row_bytes, rows, output);
+  if (!problem.empty()) return VariableFailed("swapping in", problem);
+  const auto bytes = static_cast<int64_t>(rows.size()) * row_bytes;
+  FarCopy part;
+  part.tier = copy.tier;
+  part.far_bytes = bytes;
+  EmulateLinkDelay(start_ns, part, kIn);
+  CountCopy(/*out=*/false, bytes, NowNs() - start_ns);
+  return absl::OkStatus();
+}
+
 void ThreadCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tensor>*) {
   StartSwapOut(buffer, nullptr);
 }

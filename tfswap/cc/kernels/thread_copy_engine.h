@@ -35,6 +35,8 @@ class ThreadCopyEngine : public CopyEngine {
                                        const PlacementRequest& request, FarCopy* copy) override;
   absl::Status CopyVariableIn(const FarCopy& copy, const PlacementRequest& request,
                               void* data) override;
+  absl::Status CopyVariableRowsIn(const FarCopy& copy, int64_t row_bytes,
+                                  const std::vector<int64_t>& rows, char* output) override;
   void DropFarCopy(FarCopy* copy) override { far()->Drop(copy); }
 
   // Shared by all CPUs.

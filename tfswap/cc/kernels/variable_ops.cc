@@ -52,9 +52,10 @@ REGISTER_OP("_VariableInCheckpoint")
     .SetIsStateful()
     .SetShapeFn(::tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
-Tells that a checkpoint has a variable's value. Runs when a model is loaded (tfswap/hooks).
+Tells whether a checkpoint has a variable's value, and places the value. Runs when a model is loaded
+(tfswap/hooks).
 
-value: a number from Library.find_in_checkpoint.
+value: a number from Library.find_in_checkpoint; 0: no checkpoint has it.
 )doc");
 
 class VariableOp : public AsyncOpKernel {
@@ -154,7 +155,7 @@ class VariableInCheckpointOp : public VariableOp {
   void Run(OpKernelContext* context, StreamedVariables* variables,
            tensorflow::core::RefCountPtr<Var> var, StreamedVariables::Done done) override {
     auto value = CheckpointValue::Take(context->input(1).scalar<int64_t>()());
-    if (value != nullptr) variables->SetCheckpoint(std::move(var), std::move(value));
+    variables->SetCheckpoint(std::move(var), std::move(value));
     done(absl::OkStatus());
   }
 };

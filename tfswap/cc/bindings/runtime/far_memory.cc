@@ -93,6 +93,9 @@ void BindFarMemory(Methods* methods) {
       .Def("open_file", &OpenFile, py::arg("folder"), py::arg("limit_bytes") = py::none())
       .Def("find_in_checkpoint", &FindInCheckpoint, py::arg("path"), py::arg("offset"),
            py::arg("address"), py::arg("size_bytes"))
+      .Def(
+          "defer_placing", [](bool defers) { StreamedVariables::defers_placing = defers; },
+          py::arg("defers"))
       .Def("file_problem", [] { return Text{FarFile::Get()->Problem()}; })
       .Def("emulate_link", &EmulateLink, device, py::arg("bytes_per_s"), py::arg("latency_ns") = 0)
       .Def("measure_link", &MeasureLink, device, py::arg("block_bytes"), py::arg("blocks"))
@@ -100,6 +103,8 @@ void BindFarMemory(Methods* methods) {
           "stream_variables",
           [](int device, bool on) { return Text{EngineOf(device)->variables()->SetOn(on)}; },
           device, py::arg("on"))
+      .Def(
+          "streams_variables", [](int device) { return EngineOf(device)->variables()->on(); }, device)
       .Def(
           "set_verify", [](int device, bool verify) { EngineOf(device)->SetVerify(verify); },
           device, py::arg("verify"));
