@@ -2,7 +2,8 @@
 
 Random initializers run as functions, whose ops reuse one buffer: eagerly, each of their ops (random
 numbers, times a standard deviation, plus a mean) has a buffer of the variable's size, and all exist
-at once. A value that is larger than the budget is made beside it. And ``predict`` collects its outputs in NumPy's memory, not on the device.
+at once. A value that is larger than the budget is made beside it. And ``predict`` collects its
+outputs in NumPy's memory, not on the device.
 """
 
 from __future__ import annotations

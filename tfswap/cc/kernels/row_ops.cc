@@ -37,8 +37,7 @@ REGISTER_OP("_GatherVariableRows")
     .SetShapeFn([](InferenceContext* context) {
       ShapeHandle rows = context->UnknownShape(), output;
       const auto* variable = context->input_handle_shapes_and_types(0);
-      if (variable != nullptr && !variable->empty() &&
-          context->RankKnown((*variable)[0].shape)) {
+      if (variable != nullptr && !variable->empty() && context->RankKnown((*variable)[0].shape)) {
         TF_RETURN_IF_ERROR(context->Subshape((*variable)[0].shape, 1, &rows));
       }
       TF_RETURN_IF_ERROR(context->Concatenate(context->input(1), rows, &output));
@@ -57,9 +56,8 @@ class GatherVariableRowsOp : public OpKernel {
     auto* allocator =
         dynamic_cast<DeviceAllocator*>(context->get_allocator(tensorflow::AllocatorAttributes()));
     OP_REQUIRES(context, allocator != nullptr,
-                absl::FailedPreconditionError(absl::StrCat("tfswap: device ",
-                                                           context->device()->name(),
-                                                           " does not swap variables")));
+                absl::FailedPreconditionError(absl::StrCat(
+                    "tfswap: device ", context->device()->name(), " does not swap variables")));
     tensorflow::core::RefCountPtr<Var> var;
     OP_REQUIRES_OK(context, LookupResource(context, HandleFromInput(context, 0), &var));
     StreamedVariables* variables = CopyEngine::For(allocator)->variables();
@@ -75,9 +73,9 @@ class GatherVariableRowsOp : public OpKernel {
     }
     for (size_t i = 0; i < rows.size(); ++i) {  // with the message of ResourceGather
       OP_REQUIRES(context, rows[i] >= 0 && rows[i] < table.dim_size(0),
-                  absl::InvalidArgumentError(absl::StrCat(
-                      "indices", tensorflow::SliceDebugString(indices.shape(), i), " = ", rows[i],
-                      " is not in [0, ", table.dim_size(0), ")")));
+                  absl::InvalidArgumentError(
+                      absl::StrCat("indices", tensorflow::SliceDebugString(indices.shape(), i),
+                                   " = ", rows[i], " is not in [0, ", table.dim_size(0), ")")));
     }
     TensorShape row = table, shape = indices.shape();
     row.RemoveDim(0);

@@ -268,8 +268,8 @@ void StreamedVariables::Place(Var* var, Entry* entry, bool needed,
   moved_.notify_all();
 }
 
-StreamedVariables::Entry* StreamedVariables::WaitForCopyLocked(
-    Var* var, std::unique_lock<std::mutex>* lock) {
+StreamedVariables::Entry* StreamedVariables::WaitForCopyLocked(Var* var,
+                                                               std::unique_lock<std::mutex>* lock) {
   Entry* entry = nullptr;
   moved_.wait(*lock, [&] {
     const auto known = entries_.find(var);  // may have been removed meanwhile, while on the device
@@ -421,8 +421,8 @@ tensorflow::TensorShape StreamedVariables::ShapeOf(Var* var) {
 
 absl::Status StreamedVariables::GatherRows(VarPtr var, const tensorflow::TensorShape& shape,
                                            const std::vector<int64_t>& rows, char* output) {
-  const int64_t row_bytes = shape.num_elements() / shape.dim_size(0) *
-                            tensorflow::DataTypeSize(var->tensor()->dtype());
+  const int64_t row_bytes =
+      shape.num_elements() / shape.dim_size(0) * tensorflow::DataTypeSize(var->tensor()->dtype());
   std::unique_lock<std::mutex> lock(mu_);
   if (on()) EntryForLocked(var.get())->last_use = ++uses_;
   Entry* entry = WaitForCopyLocked(var.get(), &lock);

@@ -89,9 +89,9 @@ class StreamedVariables : public KernelGuard {
     tensorflow::core::WeakPtr<tensorflow::Var> var;
     tensorflow::TensorShape shape;  // of the evicted value
     int64_t bytes = 0;
-    FarCopy far_copy;              // of the current value, if held
+    FarCopy far_copy;                                   // of the current value, if held
     std::shared_ptr<const CheckpointValue> checkpoint;  // that has the current value, or null
-    PlacementRequest request;      // of far_copy
+    PlacementRequest request;                           // of far_copy
     const void* filled = nullptr;  // destination of the last fetch, until a kernel uses it
     int readers = 0;               // kernels that use it now
     bool is_placed = false;        // Place() has been called since it was assigned

@@ -61,8 +61,8 @@ void OpenFile(const std::optional<std::filesystem::path>& folder,
 int64_t FindInCheckpoint(const std::filesystem::path& path, int64_t offset, uintptr_t address,
                          int64_t size_bytes) {
   if (!FarFile::Get()->SharesDiskWith(path.string())) return 0;
-  auto value = CheckpointValue::Find(path.string(), offset,
-                                     reinterpret_cast<const char*>(address), size_bytes);
+  auto value = CheckpointValue::Find(path.string(), offset, reinterpret_cast<const char*>(address),
+                                     size_bytes);
   return value == nullptr ? 0 : CheckpointValue::Keep(std::move(value));
 }
 
@@ -104,7 +104,8 @@ void BindFarMemory(Methods* methods) {
           [](int device, bool on) { return Text{EngineOf(device)->variables()->SetOn(on)}; },
           device, py::arg("on"))
       .Def(
-          "streams_variables", [](int device) { return EngineOf(device)->variables()->on(); }, device)
+          "streams_variables", [](int device) { return EngineOf(device)->variables()->on(); },
+          device)
       .Def(
           "set_verify", [](int device, bool verify) { EngineOf(device)->SetVerify(verify); },
           device, py::arg("verify"));

@@ -15,8 +15,8 @@
 
 namespace tfswap {
 
-// A file of the user's from which weights were loaded. It is kept open, so that it may be renamed or
-// deleted; it is never written. Thread-safe.
+// A file of the user's from which weights were loaded. It is kept open, so that it may be renamed
+// or deleted; it is never written. Thread-safe.
 class CheckpointFile {
  public:
   // Return the file, shared by all callers as long as it is the same file; null if it cannot be

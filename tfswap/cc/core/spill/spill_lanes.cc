@@ -16,8 +16,8 @@ std::unique_ptr<SpillLane> SpillLane::Make(int file, bool io_uring) {
   auto lane = std::make_unique<SpillLane>();
   lane->queue = io_uring ? IoQueue::CreateRing(file) : IoQueue::CreateThreads(file);
   // Pages are allocated when first touched.
-  lane->bounce =
-      static_cast<char*>(std::aligned_alloc(kSpillPieceBytes, IoQueue::kSlots * SpillLane::kBounceBytes));
+  lane->bounce = static_cast<char*>(
+      std::aligned_alloc(kSpillPieceBytes, IoQueue::kSlots * SpillLane::kBounceBytes));
   if (lane->queue == nullptr || lane->bounce == nullptr) return nullptr;
   return lane;
 }

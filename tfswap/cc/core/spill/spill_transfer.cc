@@ -47,8 +47,7 @@ class PiecewiseTransfer {
         pieces_(*pieces),
         block_bytes_(file.block_bytes()),
         lead_(offset_ % block_bytes_),
-        is_direct_(lead_ == 0 &&
-                   reinterpret_cast<uintptr_t>(data_) % file.memory_alignment() == 0),
+        is_direct_(lead_ == 0 && reinterpret_cast<uintptr_t>(data_) % file.memory_alignment() == 0),
         fault_(FaultOf(write_)) {
     for (int slot = 0; slot < IoQueue::kSlots; ++slot) idle_.push_back(slot);
   }

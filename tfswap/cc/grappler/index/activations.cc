@@ -30,9 +30,8 @@ bool IsArgument(const GraphIndex& index, int n) {
 }
 
 bool ReadsVariable(const std::string& op) {
-  static const auto* ops = new OpNames{"ReadVariableOp",   "ResourceGather",
-                                       "ResourceGatherNd", "_GatherVariableRows",
-                                       "VariableV2",       "Variable"};
+  static const auto* ops = new OpNames{"ReadVariableOp",      "ResourceGather", "ResourceGatherNd",
+                                       "_GatherVariableRows", "VariableV2",     "Variable"};
   return IsOneOf(*ops, op);
 }
 

@@ -85,9 +85,9 @@ class RowReads {
     if (!value.FromProto(axis->second->attr().at("value").tensor()) || value.NumElements() != 1) {
       return false;
     }
-    return value.dtype() == tensorflow::DT_INT32 ? value.flat<int32_t>()(0) == 0
-                                                 : value.dtype() == tensorflow::DT_INT64 &&
-                                                       value.flat<int64_t>()(0) == 0;
+    return value.dtype() == tensorflow::DT_INT32
+               ? value.flat<int32_t>()(0) == 0
+               : value.dtype() == tensorflow::DT_INT64 && value.flat<int64_t>()(0) == 0;
   }
 
   bool ServesOnlyGathers(const NodeDef& read) const {

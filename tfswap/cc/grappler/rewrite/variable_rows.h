@@ -5,9 +5,9 @@
 
 namespace tfswap {
 
-// Return the graph with a _GatherVariableRows for each ResourceGather on a CPU, and for each GatherV2
-// of rows from a ReadVariableOp that serves nothing else, so that the whole value (an embedding
-// table) is not read.
+// Return the graph with a _GatherVariableRows for each ResourceGather on a CPU, and for each
+// GatherV2 of rows from a ReadVariableOp that serves nothing else, so that the whole value (an
+// embedding table) is not read.
 tensorflow::GraphDef WithRowReads(const tensorflow::GraphDef& graph);
 
 }  // namespace tfswap
