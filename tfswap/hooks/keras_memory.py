@@ -76,7 +76,8 @@ def _initialized(initialize: Any, variable: Any, initializer: Any) -> None:
     if _reuses_memory(initializer, variable._shape):
         initializer = functools.partial(_as_function, initializer)
     try:
-        return initialize(variable, initializer)
+        initialize(variable, initializer)
+        return
     except tf.errors.ResourceExhaustedError:
         if not repeats or not library.load().streams_variables(_CPU):
             raise
