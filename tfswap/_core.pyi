@@ -230,8 +230,10 @@ class CheckpointValue:
     """A value in a file; see ``cc/core/spill/checkpoint_file.h``."""
 
     @staticmethod
-    def find(path: str, offset: int, data: NDArray[np.generic]) -> CheckpointValue | None:
-        """Return the value; None if the file does not hold exactly these bytes."""
+    def find(
+        path: str, offset: int, size_bytes: int, known: NDArray[np.generic]
+    ) -> CheckpointValue | None:
+        """Return the value; None if it does not begin with these bytes."""
 
     def read(self, begin: int, data: NDArray[np.generic]) -> None:
         """Read a part that begins at a whole MiB; raise OSError if it has changed."""

@@ -195,20 +195,26 @@ class Library:
         """
 
     @staticmethod
+    def shares_disk_with_spill_file(path: str | os.PathLike[str]) -> bool:
+        """Return whether a file is as fast as the spill file; False without a spill file."""
+
+    @staticmethod
     def find_in_checkpoint(
-        path: str | os.PathLike[str], offset: int, address: int, size_bytes: int
+        path: str | os.PathLike[str], offset: int, size_bytes: int, known: int, known_bytes: int
     ) -> int:
         """Look for a value in a file, and return a number for the op `_VariableInCheckpoint`.
 
         Args:
             path: The file; it is kept open as long as a variable's value is read from it.
             offset: The value's place.
-            address: The value in memory.
             size_bytes: Its size.
+            known: The address of its first bytes in memory.
+            known_bytes: Their number, at least 1; pieces of 1 MiB that are not known have to be as
+                they were when the file was opened.
 
         Returns:
-            0 if the file is on another disk than the spill file, cannot be read directly, or does
-            not hold these bytes.
+            0 if the file cannot be read directly, or if the value does not begin with the known
+            bytes.
         """
 
     @staticmethod

@@ -34,7 +34,7 @@ def path(folder: str) -> Iterator[str]:
 
 
 def found(path: str, offset: int, size: int) -> CheckpointValue:
-    value = CheckpointValue.find(path, offset, pattern(SIZE)[offset : offset + size].copy())
+    value = CheckpointValue.find(path, offset, size, pattern(SIZE)[offset : offset + size].copy())
     assert value is not None
     return value
 
@@ -73,12 +73,16 @@ def test_a_part_is_read(path: str, offset: int) -> None:
 def test_other_bytes_are_not_found(path: str, folder: str) -> None:
     data = pattern(2 * MIB)
     for offset in (1, SIZE - MIB, SIZE + 1, -1):
-        assert CheckpointValue.find(path, offset, data) is None
+        assert CheckpointValue.find(path, offset, data.size, data) is None
     data[-1] ^= 1
-    assert CheckpointValue.find(path, 0, data) is None
-    assert CheckpointValue.find(f"{folder}/missing", 0, data) is None
-    assert CheckpointValue.find(folder, 0, data) is None
-    assert CheckpointValue.find(path, 0, data[:0]) is None
+    assert CheckpointValue.find(path, 0, data.size, data) is None
+    assert CheckpointValue.find(path, 0, SIZE, data) is None
+    assert CheckpointValue.find(path, 0, SIZE + 1, data[:100]) is None
+    assert CheckpointValue.find(path, 0, 99, data[:100]) is None
+    assert CheckpointValue.find(f"{folder}/missing", 0, data.size, data) is None
+    assert CheckpointValue.find(folder, 0, data.size, data) is None
+    assert CheckpointValue.find(path, 0, 0, data[:0]) is None
+    assert CheckpointValue.find(path, 0, 10, data[:0]) is None
 
 
 def test_a_renamed_or_deleted_file_is_still_read(path: str, folder: str) -> None:
@@ -107,9 +111,28 @@ def test_a_changed_byte_is_an_error(path: str, mapped: bool) -> None:
     # Found again, the file is the one that it is now.
     data = pattern(SIZE)
     data[2 * MIB] ^= 1
-    again = CheckpointValue.find(path, 0, data)
+    again = CheckpointValue.find(path, 0, SIZE, data)
     assert again is not None
     again.read(0, memory(SIZE))
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_value_is_known_from_its_first_read(path: str, is_read: bool) -> None:
+    data = pattern(SIZE)
+    value = CheckpointValue.find(path, 100, 3 * MIB, data[100:200].copy())
+    assert value is not None
+    target = memory(3 * MIB)
+    if is_read:
+        value.read(0, target)
+        np.testing.assert_array_equal(target, data[100 : 100 + 3 * MIB])
+    times = os.stat(path)
+    with open(path, "r+b") as file:
+        file.seek(2 * MIB)
+        file.write(bytes([data[2 * MIB] ^ 1]))
+    if is_read:  # before, a changed file is known from its time
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(OSError, match="are not the ones that were loaded"):
+        value.read(0, target)
 
 
 def test_a_truncated_file_is_an_error(path: str) -> None:

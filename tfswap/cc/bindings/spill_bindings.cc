@@ -63,11 +63,11 @@ void Read(Source* source, int64_t offset, const py::buffer& data) {
 }
 
 std::shared_ptr<const CheckpointValue> FindValue(const std::string& path, int64_t offset,
-                                                 const py::buffer& data) {
-  const py::buffer_info info = data.request();
+                                                 int64_t size_bytes, const py::buffer& known) {
+  const py::buffer_info info = known.request();
   const auto [at, bytes] = BytesOf(info);
   py::gil_scoped_release without_gil;
-  return CheckpointValue::Find(path, offset, static_cast<const char*>(at),
+  return CheckpointValue::Find(path, offset, size_bytes, static_cast<const char*>(at),
                                static_cast<int64_t>(bytes));
 }
 
@@ -128,10 +128,11 @@ void BindSpill(py::module_& module) {
   py::class_<CheckpointValue, std::shared_ptr<CheckpointValue>>(module, "CheckpointValue")
       .def_static(
           "find",
-          [](const std::string& path, int64_t offset, const py::buffer& data) {
-            return std::const_pointer_cast<CheckpointValue>(FindValue(path, offset, data));
+          [](const std::string& path, int64_t offset, int64_t size_bytes, const py::buffer& known) {
+            return std::const_pointer_cast<CheckpointValue>(
+                FindValue(path, offset, size_bytes, known));
           },
-          py::arg("path"), py::arg("offset"), py::arg("data"))
+          py::arg("path"), py::arg("offset"), py::arg("size_bytes"), py::arg("known"))
       .def("read", &Read<CheckpointValue>, py::arg("begin"), py::arg("data"));
 
   py::class_<SpillSpeed>(module, "SpillSpeed")

@@ -65,6 +65,14 @@ bool ParseFarTier(const std::string& name, FarTier* tier) {
   return false;
 }
 
+FarCopy InCheckpoint(std::shared_ptr<const CheckpointValue> checkpoint) {
+  FarCopy copy;
+  copy.tier = FarTier::kFile;
+  copy.bytes = checkpoint->bytes();
+  copy.extent.checkpoint = std::move(checkpoint);
+  return copy;
+}
+
 FarMemory::FarMemory(FarFile* file)
     : file_(file), host_(HostPool::System(kArenaBytes)), chunks_(&host_) {}
 
@@ -124,11 +132,11 @@ bool FarMemory::PutIn(FarTier tier, const void* data, const PlacementRequest& re
 }
 
 bool FarMemory::PutInFile(const void* data, const PlacementRequest& request, FarCopy* copy) {
-  copy->lossy = false;
   if (request.checkpoint != nullptr) {
-    copy->extent.checkpoint = request.checkpoint;
+    *copy = InCheckpoint(request.checkpoint);
     return true;
   }
+  copy->lossy = false;
   const auto write = [&](SpillFile* file, int64_t offset) {
     return file->Write(offset, data, copy->bytes);
   };

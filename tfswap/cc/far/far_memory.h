@@ -45,6 +45,9 @@ struct FarCopy {
   bool held() const { return bytes > 0; }
 };
 
+// Return the copy of a value that a checkpoint has.
+FarCopy InCheckpoint(std::shared_ptr<const CheckpointValue> checkpoint);
+
 // Why a copy could not be read; `why` is "" on success.
 struct FarProblem {
   std::string why;

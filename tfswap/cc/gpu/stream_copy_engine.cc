@@ -143,9 +143,7 @@ bool StreamCopyEngine::CopyToFile(const HazardTracker::PiecewiseMove& whole, int
                                   const PlacementRequest& request, FarCopy* copy,
                                   int64_t* disk_ns) {
   if (request.checkpoint != nullptr) {
-    copy->tier = FarTier::kFile;
-    copy->bytes = bytes;
-    copy->extent.checkpoint = request.checkpoint;
+    *copy = InCheckpoint(request.checkpoint);
     return true;
   }
   const uint64_t checksum = verify_.load() ? ChecksumOf(whole.block, bytes) : 0;

@@ -364,7 +364,9 @@ absl::StatusOr<bool> StreamedVariables::CopyOut(const Tensor& value,
                                                 const PlacementRequest& request, Entry* entry) {
   entry->shape = value.shape();
   entry->bytes = static_cast<int64_t>(value.TotalBytes());
-  if (entry->far_copy.held()) return true;
+  const bool is_in_checkpoint = entry->far_copy.extent.checkpoint != nullptr;
+  if (entry->far_copy.held() && !is_in_checkpoint) return true;
+  engine_->DropFarCopy(&entry->far_copy);  // there may be faster far memory
   entry->request = request;
   entry->request.checkpoint = entry->checkpoint;
   entry->request.codec.element_bytes = tensorflow::DataTypeSize(value.dtype());
@@ -407,6 +409,36 @@ void StreamedVariables::SetCheckpoint(VarPtr var,
     entry->checkpoint = std::move(checkpoint);
   }
   if (!entry->is_placed) Place(var.get(), entry, /*needed=*/false, &lock);
+}
+
+bool StreamedVariables::ReplaceByCheckpoint(VarPtr var,
+                                            std::shared_ptr<const CheckpointValue> checkpoint) {
+  if (!on()) return false;
+  std::unique_lock<std::mutex> lock(mu_);
+  EntryForLocked(var.get())->last_use = ++uses_;
+  Entry* const entry = WaitForCopyLocked(var.get(), &lock);
+  if (entry->readers > 0 || !var->mu()->try_lock()) return false;
+  Tensor* value = var->tensor();
+  const bool is_away = entry->state == State::kInFarMemory;
+  const int64_t bytes = is_away ? entry->bytes : static_cast<int64_t>(value->TotalBytes());
+  const bool replaces = var->is_initialized && bytes == checkpoint->bytes() && bytes >= kMinBytes &&
+                        tensorflow::DataTypeCanUseMemcpy(value->dtype());
+  Tensor replaced;  // freed after the locks
+  if (replaces) {
+    engine_->DropFarCopy(&entry->far_copy);
+    entry->checkpoint = std::move(checkpoint);
+    if (!is_away) entry->shape = value->shape();
+    entry->bytes = bytes;
+    entry->request = PlacementRequest();
+    entry->far_copy = InCheckpoint(entry->checkpoint);
+    entry->filled = nullptr;
+    entry->is_placed = true;
+    entry->state = State::kInFarMemory;
+    replaced = std::exchange(*value, Tensor(value->dtype()));
+  }
+  var->mu()->unlock();
+  lock.unlock();
+  return replaces;
 }
 
 tensorflow::TensorShape StreamedVariables::ShapeOf(Var* var) {

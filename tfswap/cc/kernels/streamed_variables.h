@@ -65,6 +65,9 @@ class StreamedVariables : public KernelGuard {
   // Note that a checkpoint (if not null) has the current value, which therefore needs no copy in a
   // spill file, and place the value.
   void SetCheckpoint(VarPtr var, std::shared_ptr<const CheckpointValue> checkpoint);
+  // Replace the value by that of a checkpoint, which has the same size, without reading it. Return
+  // whether that was possible.
+  bool ReplaceByCheckpoint(VarPtr var, std::shared_ptr<const CheckpointValue> checkpoint);
   // Whether values that this thread assigns are placed by SetCheckpoint() only.
   static thread_local bool defers_placing;
 

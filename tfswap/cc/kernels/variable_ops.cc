@@ -49,13 +49,17 @@ Swaps a variable's value in. Inserted by tfswap.
 REGISTER_OP("_VariableInCheckpoint")
     .Input("variable: resource")
     .Input("value: int64")
+    .Output("in_place: bool")
+    .Attr("replaces: bool = false")
     .SetIsStateful()
-    .SetShapeFn(::tensorflow::shape_inference::NoOutputs)
+    .SetShapeFn(::tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
 Tells whether a checkpoint has a variable's value, and places the value. Runs when a model is loaded
 (tfswap/hooks).
 
 value: a number from Library.find_in_checkpoint; 0: no checkpoint has it.
+in_place: whether the value is the checkpoint's now.
+replaces: whether the variable gets the checkpoint's value, of its size.
 )doc");
 
 class VariableOp : public AsyncOpKernel {
@@ -143,7 +147,9 @@ class VariableFromHostGpuOp : public VariableFromHostOp {
 
 class VariableInCheckpointOp : public VariableOp {
  public:
-  using VariableOp::VariableOp;
+  explicit VariableInCheckpointOp(OpKernelConstruction* construction) : VariableOp(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("replaces", &replaces_));
+  }
 
   AsyncOpKernel* AsAsync() override { return nullptr; }
 
@@ -155,9 +161,19 @@ class VariableInCheckpointOp : public VariableOp {
   void Run(OpKernelContext* context, StreamedVariables* variables,
            tensorflow::core::RefCountPtr<Var> var, StreamedVariables::Done done) override {
     auto value = CheckpointValue::Take(context->input(1).scalar<int64_t>()());
-    variables->SetCheckpoint(std::move(var), std::move(value));
-    done(absl::OkStatus());
+    bool in_place = value != nullptr;
+    if (!replaces_) {
+      variables->SetCheckpoint(std::move(var), std::move(value));
+    } else if (in_place) {
+      in_place = variables->ReplaceByCheckpoint(std::move(var), std::move(value));
+    }
+    tensorflow::Tensor* output = nullptr;
+    const absl::Status status = context->allocate_output(0, {}, &output);
+    if (status.ok()) output->scalar<bool>()() = in_place;
+    done(status);
   }
+
+  bool replaces_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("_VariableToHost").Device(tensorflow::DEVICE_CPU), VariableToHostOp);
@@ -174,7 +190,8 @@ REGISTER_KERNEL_BUILDER(Name("_VariableInCheckpoint").Device(tensorflow::DEVICE_
 REGISTER_KERNEL_BUILDER(Name("_VariableInCheckpoint")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("variable")
-                            .HostMemory("value"),
+                            .HostMemory("value")
+                            .HostMemory("in_place"),
                         VariableInCheckpointOp);
 
 }  // namespace

@@ -56,13 +56,12 @@ void OpenFile(const std::optional<std::filesystem::path>& folder,
   ThrowUnlessEmpty(problem);
 }
 
-// Return a number for _VariableInCheckpoint; 0 if the file is on another disk than the spill file,
-// or does not hold these bytes.
-int64_t FindInCheckpoint(const std::filesystem::path& path, int64_t offset, uintptr_t address,
-                         int64_t size_bytes) {
-  if (!FarFile::Get()->SharesDiskWith(path.string())) return 0;
-  auto value = CheckpointValue::Find(path.string(), offset, reinterpret_cast<const char*>(address),
-                                     size_bytes);
+// Return a number for _VariableInCheckpoint; 0 if the value there does not begin with the known
+// bytes.
+int64_t FindInCheckpoint(const std::filesystem::path& path, int64_t offset, int64_t size_bytes,
+                         uintptr_t known, int64_t known_bytes) {
+  auto value = CheckpointValue::Find(path.string(), offset, size_bytes,
+                                     reinterpret_cast<const char*>(known), known_bytes);
   return value == nullptr ? 0 : CheckpointValue::Keep(std::move(value));
 }
 
@@ -91,8 +90,14 @@ void BindFarMemory(Methods* methods) {
       .Def("trim_host", &TrimHost)
       .Def("trim_malloc", [] { malloc_trim(0); })
       .Def("open_file", &OpenFile, py::arg("folder"), py::arg("limit_bytes") = py::none())
+      .Def(
+          "shares_disk_with_spill_file",
+          [](const std::filesystem::path& path) {
+            return FarFile::Get()->SharesDiskWith(path.string());
+          },
+          py::arg("path"))
       .Def("find_in_checkpoint", &FindInCheckpoint, py::arg("path"), py::arg("offset"),
-           py::arg("address"), py::arg("size_bytes"))
+           py::arg("size_bytes"), py::arg("known"), py::arg("known_bytes"))
       .Def(
           "defer_placing", [](bool defers) { StreamedVariables::defers_placing = defers; },
           py::arg("defers"))

@@ -49,7 +49,9 @@ KeptValues& Kept() {
 }  // namespace
 
 CheckpointFile::CheckpointFile(std::unique_ptr<DirectFile> file, int cached)
-    : file_(std::move(file)), cached_(cached), process_(getpid()) {}
+    : file_(std::move(file)), cached_(cached), process_(getpid()) {
+  fstat(cached_, &opened_);
+}
 
 CheckpointFile::~CheckpointFile() {
   close(cached_);
@@ -89,16 +91,40 @@ bool CheckpointFile::Prepare() {
 }
 
 std::string CheckpointFile::Read(int64_t offset, char* data, int64_t bytes,
-                                 std::vector<SpillPiece> pieces) {
+                                 std::vector<SpillPiece>* pieces) {
   if (getpid() != process_) {
     return file_->name() + " was opened by process " + std::to_string(process_) +
            ", from which this one was forked: load the weights in this process";
   }
+  const bool all_known = std::all_of(pieces->begin(), pieces->end(),
+                                     [](const SpillPiece& piece) { return piece.bytes > 0; });
   std::unique_ptr<SpillLane> lane = lanes_->Take();
-  std::string error = RunTransfer({/*write=*/false, /*checksums=*/true, offset, data, bytes},
-                                  *file_, lane.get(), &pieces);
+  std::string error = RunTransfer({/*write=*/false, /*checksums=*/all_known, offset, data, bytes},
+                                  *file_, lane.get(), pieces);
   lanes_->Release(std::move(lane));
-  return error;
+  if (all_known || !error.empty()) return error;
+  for (size_t i = 0; i < pieces->size(); ++i) {
+    const auto begin = static_cast<int64_t>(i) * kSpillPieceBytes;
+    const int64_t piece_bytes = std::min(kSpillPieceBytes, bytes - begin);
+    const SpillPiece read{piece_bytes, BufferChecksum(data + begin, piece_bytes)};
+    SpillPiece* known = &(*pieces)[i];
+    const bool differs = known->bytes > 0 && known->checksum != read.checksum;
+    if (differs || (known->bytes == 0 && !IsUnchanged())) return Changed();
+    *known = read;
+  }
+  return "";
+}
+
+bool CheckpointFile::IsUnchanged() const {
+  struct stat now = {};
+  return fstat(cached_, &now) == 0 && now.st_size == opened_.st_size &&
+         now.st_mtim.tv_sec == opened_.st_mtim.tv_sec &&
+         now.st_mtim.tv_nsec == opened_.st_mtim.tv_nsec;
+}
+
+std::string CheckpointFile::Changed() const {
+  return "the contents of " + file_->name() + " are not the ones that were loaded. " +
+         file_->words().if_changed;
 }
 
 bool CheckpointFile::Has(int64_t offset, const char* data, int64_t bytes) const {
@@ -114,16 +140,21 @@ bool CheckpointFile::Has(int64_t offset, const char* data, int64_t bytes) const 
 }
 
 std::shared_ptr<const CheckpointValue> CheckpointValue::Find(const std::string& path,
-                                                             int64_t offset, const char* data,
-                                                             int64_t bytes) {
-  if (offset < 0 || bytes <= 0) return nullptr;
+                                                             int64_t offset, int64_t bytes,
+                                                             const char* data,
+                                                             int64_t known_bytes) {
+  if (offset < 0 || known_bytes <= 0 || known_bytes > bytes) return nullptr;
   std::shared_ptr<CheckpointFile> file = CheckpointFile::Open(path);
   if (file == nullptr) return nullptr;
   std::shared_ptr<CheckpointValue> value(new CheckpointValue(std::move(file), offset, bytes));
+  if (!value->file_->Spans(offset + bytes)) return nullptr;
   for (int64_t begin = 0; begin < bytes; begin += kSpillPieceBytes) {
     const int64_t piece = std::min(kSpillPieceBytes, bytes - begin);
-    if (!value->file_->Has(offset + begin, data + begin, piece)) return nullptr;
-    value->pieces_.push_back({piece, BufferChecksum(data + begin, piece)});
+    const int64_t known = std::min(piece, known_bytes - begin);
+    if (known > 0 && !value->file_->Has(offset + begin, data + begin, known)) return nullptr;
+    const bool all = known == piece;
+    value->pieces_.push_back(
+        {all ? piece : 0, all ? BufferChecksum(data + begin, piece) : uint64_t{0}});
   }
   return value;
 }
@@ -141,9 +172,19 @@ std::shared_ptr<const CheckpointValue> CheckpointValue::Take(int64_t number) {
 }
 
 std::string CheckpointValue::Read(int64_t begin, void* data, int64_t bytes) const {
-  const auto first = pieces_.begin() + begin / kSpillPieceBytes;
-  return file_->Read(offset_ + begin, static_cast<char*>(data), bytes,
-                     {first, first + RoundUp(bytes, kSpillPieceBytes) / kSpillPieceBytes});
+  const int64_t first = begin / kSpillPieceBytes;
+  const int64_t count = RoundUp(bytes, kSpillPieceBytes) / kSpillPieceBytes;
+  std::vector<SpillPiece> pieces;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    pieces.assign(pieces_.begin() + first, pieces_.begin() + first + count);
+  }
+  std::string error = file_->Read(offset_ + begin, static_cast<char*>(data), bytes, &pieces);
+  if (error.empty()) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    std::copy(pieces.begin(), pieces.end(), pieces_.begin() + first);
+  }
+  return error;
 }
 
 }  // namespace tfswap

@@ -1,10 +1,12 @@
 #ifndef TFSWAP_CC_CORE_SPILL_CHECKPOINT_FILE_H_
 #define TFSWAP_CC_CORE_SPILL_CHECKPOINT_FILE_H_
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,19 +28,23 @@ class CheckpointFile {
   CheckpointFile(const CheckpointFile&) = delete;
   CheckpointFile& operator=(const CheckpointFile&) = delete;
 
-  // Block until the bytes are read, and verify them by their checksums. Return an error message or
-  // "".
-  std::string Read(int64_t offset, char* data, int64_t bytes, std::vector<SpillPiece> pieces);
+  // Block until the bytes are read. Verify the pieces that have checksums, and give the others
+  // theirs if the file is the one that was opened. Return an error message or "".
+  std::string Read(int64_t offset, char* data, int64_t bytes, std::vector<SpillPiece>* pieces);
   // Return whether the file has these bytes now. Reads through the page cache, which usually has
   // what was just loaded.
   bool Has(int64_t offset, const char* data, int64_t bytes) const;
+  bool Spans(int64_t bytes) const { return opened_.st_size >= bytes; }
 
  private:
   CheckpointFile(std::unique_ptr<DirectFile> file, int cached);
   bool Prepare();
+  bool IsUnchanged() const;
+  std::string Changed() const;
 
   const std::unique_ptr<DirectFile> file_;
   const int cached_;  // the same file, without O_DIRECT
+  struct stat opened_ = {};
   const pid_t process_;
   std::unique_ptr<SpillLanes> lanes_;
 };
@@ -46,10 +52,11 @@ class CheckpointFile {
 // A value of a variable in a checkpoint.
 class CheckpointValue {
  public:
-  // Return the value; null if the file does not hold exactly these bytes at `offset`, or cannot be
-  // read in place.
+  // Return the value of `bytes` bytes at `offset`; null if its first `known_bytes` bytes are not
+  // `data`, or if the file cannot be read in place.
   static std::shared_ptr<const CheckpointValue> Find(const std::string& path, int64_t offset,
-                                                     const char* data, int64_t bytes);
+                                                     int64_t bytes, const char* data,
+                                                     int64_t known_bytes);
 
   // Keep a value for an op, which takes it by the returned number.
   static int64_t Keep(std::shared_ptr<const CheckpointValue> value);
@@ -58,7 +65,8 @@ class CheckpointValue {
 
   int64_t bytes() const { return bytes_; }
   // Read a part that begins at a multiple of SpillFile::kPieceBytes and ends at one or at the end.
-  // Return an error message if the part cannot be read, or is not as it was when it was found.
+  // Return an error message if the part cannot be read, or has changed since it was known or first
+  // read.
   std::string Read(int64_t begin, void* data, int64_t bytes) const;
 
  private:
@@ -68,7 +76,8 @@ class CheckpointValue {
   const std::shared_ptr<CheckpointFile> file_;
   const int64_t offset_;
   const int64_t bytes_;
-  std::vector<SpillPiece> pieces_;
+  mutable std::mutex mu_;
+  mutable std::vector<SpillPiece> pieces_;  // of 0 bytes: not read yet
 };
 
 }  // namespace tfswap
