@@ -110,6 +110,13 @@ def _left_in_use() -> int:
     return tfswap.memory_stats()["bytes_in_use"]
 
 
+def unmovable_bytes() -> int:
+    """Return the bytes in use that stay under a budget: values of dead models' variables leave."""
+    others_bytes()
+    with tfswap.Session(budget=MIB, stream_weights=True, verbose=0):
+        return tfswap.memory_stats()["bytes_in_use"]
+
+
 def budget_of(unswapped: Losses, part: float) -> int:
     """Return a budget: a part of what an unswapped training needed, plus what is in use now."""
     return others_bytes() + int((max(unswapped.peaks) - unswapped.others_bytes) * part)

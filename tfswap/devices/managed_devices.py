@@ -231,13 +231,15 @@ class ManagedDevices:
         """Reset the peaks of the planned device to its current use."""
         self._library.restart_window(self.device)
 
-    def consider_weights(self, variable_bytes: int) -> None:
+    def consider_weights(self, variable_bytes: int, dequantized_bytes: int = 0) -> None:
         """Let plans swap out values of variables from now on, if these are large.
 
         Has no effect after `acquire` if it did not expect that.
 
         Args:
             variable_bytes: Size of the model's variables.
+            dequantized_bytes: Size of what a step makes of quantized ones. Unless weights are
+                streamed, all of it may be made when the step begins.
         """
         if self._before and not self._streams:
             return
@@ -246,7 +248,8 @@ class ManagedDevices:
             away_bytes = sum(stats[f"far_{tier}_bytes_in_use"] for tier in TIERS)
             others_bytes = max(0, stats["load_bytes"] + away_bytes - variable_bytes)
             free_bytes = self._budget_bytes[device] - others_bytes
-            self.weights_may_leave |= variable_bytes > _LARGE_WEIGHTS * free_bytes
+            used_bytes = variable_bytes + dequantized_bytes
+            self.weights_may_leave |= used_bytes > _LARGE_WEIGHTS * free_bytes
         self._streams |= self.weights_may_leave
 
     def _stream_weights(self) -> None:

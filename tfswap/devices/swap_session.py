@@ -74,12 +74,15 @@ class SwapSession:
         """Return whether its training, or its thread, has ended without calling `end`."""
         return not self.thread.is_alive() or self._training_is_over()
 
-    def begin(self, layers: int = 0, variable_bytes: int | None = None) -> None:
+    def begin(
+        self, layers: int = 0, variable_bytes: int | None = None, dequantized_bytes: int = 0
+    ) -> None:
         """Acquire the devices.
 
         Args:
             layers: Number of layers of models that are not built or traced yet, which take memory.
             variable_bytes: Size of the model's variables; None: of all variables.
+            dequantized_bytes: Size of what a step makes of quantized ones.
 
         Raises:
             BrokerError: The broker has no share for this process.
@@ -103,7 +106,7 @@ class SwapSession:
                 share = DeviceShare(self.options, self.devices, self._log.note)
                 self.devices.use_share(share, share.join())
             self._has_begun = True
-            self.consider_weights(variable_bytes)
+            self.consider_weights(variable_bytes, dequantized_bytes)
             self.devices.acquire(builds_models=self._stands_by)
             if self.devices.shared is not None:
                 self.devices.shared.accept_changes()
@@ -111,15 +114,19 @@ class SwapSession:
             self.end()
             raise
 
-    def consider_weights(self, variable_bytes: int | None = None) -> None:
+    def consider_weights(
+        self, variable_bytes: int | None = None, dequantized_bytes: int = 0
+    ) -> None:
         """Let variables leave if they are large (`stream_weights="auto"`).
 
         Args:
             variable_bytes: Size of the model's variables; None: of all variables.
+            dequantized_bytes: Size of what a step makes of quantized ones.
         """
         if self.options.stream_weights == "auto":
             self.devices.consider_weights(
-                eager.variable_bytes() if variable_bytes is None else variable_bytes
+                eager.variable_bytes() if variable_bytes is None else variable_bytes,
+                dequantized_bytes,
             )
 
     @staticmethod

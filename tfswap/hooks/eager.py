@@ -6,17 +6,23 @@ import gc
 from collections.abc import Iterable
 from typing import Any
 
+from tfswap.hooks import replica_values
+
 
 def touch_variables() -> None:
     """Run an op on every existing variable, so that the library registers it.
 
-    Variables are found by their handles: graphs may keep those of models that are gone.
+    Variables are found by their handles: graphs may keep those of models that are gone. Replicas
+    get values of their own.
     """
     import tensorflow as tf
+    from tensorflow.python.distribute.values import DistributedVariable
 
     eager = tf.__internal__.EagerTensor
     for known in gc.get_objects():
-        if isinstance(known, eager) and known.dtype == tf.resource:
+        if isinstance(known, DistributedVariable):
+            replica_values.separate(known)
+        elif isinstance(known, eager) and known.dtype == tf.resource:
             tf.raw_ops.VarIsInitializedOp(resource=known)  # False for other resources
 
 

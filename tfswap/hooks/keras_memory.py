@@ -1,4 +1,4 @@
-"""Hooks that make Keras need less of the device's memory between steps.
+"""Hooks that make Keras need less of the device's memory between steps, and `replica_values`.
 
 Random initializers run as functions, whose ops reuse one buffer: eagerly, each of their ops (random
 numbers, times a standard deviation, plus a mean) has a buffer of the variable's size, and all exist
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tfswap.hooks import keras_checkpoints
+from tfswap.hooks import keras_checkpoints, replica_values
 from tfswap.ops import library
 
 # A function is not worth its trace (some 10 ms) for smaller variables.
@@ -30,11 +30,14 @@ def begin() -> None:
     """Install the hooks, until `end` was called as often as `begin`."""
     global _callers
     _callers += 1
+    if _undo:
+        return
+    _undo.append(replica_values.begin())
     try:
         import keras
     except ImportError:
         return
-    if _undo or keras.backend.backend() != "tensorflow":
+    if keras.backend.backend() != "tensorflow":
         return
     from keras.src import backend
     from keras.src.backend.tensorflow import trainer

@@ -241,7 +241,8 @@ class Executor:
             on_demand_s=on_demand_s,
         )
         most_bytes = self._context.devices.fitting_bytes
-        if self._plan.leaves_fitting and profile.worst_peak_bytes <= most_bytes:
+        may_leave = self._plan.leaves_fitting and self._plan.may_lose_order
+        if may_leave and profile.worst_peak_bytes <= most_bytes:
             return found
         try:
             planned = planner.plan()

@@ -80,6 +80,8 @@ class FirstStep:
         if not fits or not self._plan.leaves_unprofiled or any(r["sectioned_ops"] for r in graphs):
             return None
         is_bounded = len(graphs) == 1 and largest["most_bytes"] > 0
+        # In TensorFlow's order, it may need more than this step did.
+        is_bounded &= self._plan.may_lose_order
         return GraphSeen(Met.FITS if is_bounded else Met.LEFT, fingerprint=fingerprint)
 
     def training_graphs(self) -> set[str]:

@@ -91,6 +91,15 @@ class InstalledPlan:
         """Whether graphs that clearly fit are left before they are profiled."""
         return self.leaves_fitting and self._context.options.save_profile is None
 
+    @property
+    def may_lose_order(self) -> bool:
+        """Whether graphs that were measured under the pass's order edges may lose them.
+
+        Where weights are streamed, all reads of variables, and what is computed from these alone,
+        would then begin with the step.
+        """
+        return not self.plan.stream_weights
+
     def note(self, **changes: Any) -> None:
         """Change fields of the plan; graphs are not optimised again for that."""
         self.plan = dataclasses.replace(self.plan, **changes)

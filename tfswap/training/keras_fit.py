@@ -44,6 +44,12 @@ def _variable_bytes(model: Any) -> int:
     )
 
 
+def _dequantized_bytes(model: Any) -> int:
+    """Return the most bytes that a step makes of quantized weights: two float32 of each byte."""
+    quantized = (variable for variable in model.variables if variable.dtype == "int8")
+    return sum(2 * 4 * math.prod(variable.shape) for variable in quantized)
+
+
 def _shortage(reason: str) -> str:
     """Return the essence of an out-of-memory error."""
     found = re.search("asks for .* while .* in use", reason)
@@ -113,7 +119,11 @@ class KerasFit:
         self._cleanup.callback(session.end)
         if self._options.broker is not None or self._options.stream_weights == "auto":
             self._build_optimizer()
-        session.begin(_count_layers(self._model), _variable_bytes(self._model))
+        session.begin(
+            _count_layers(self._model),
+            _variable_bytes(self._model),
+            _dequantized_bytes(self._model),
+        )
         if self._model.jit_compile:
             self._decide_on_xla(session.devices.on_cpu)
         run = TrainingRun(

@@ -106,6 +106,16 @@ def test_large_variables_leave(option: Any, variables: int, others: int, leave: 
     assert lib.streams[-2:] == [(0, False), (1, False)]
 
 
+def test_variables_leave_if_a_step_dequantizes_many() -> None:
+    lib = FakeLibrary()
+    devices = devices_of(lib, "100MiB")
+    lib.in_use.update({0: 10 * MIB, 1: 10 * MIB})
+    devices.consider_weights(10 * MIB, dequantized_bytes=40 * MIB)
+    assert not devices.weights_may_leave
+    devices.consider_weights(10 * MIB, dequantized_bytes=41 * MIB)
+    assert devices.weights_may_leave
+
+
 def test_variables_may_leave_while_models_are_built() -> None:
     lib = FakeLibrary()
     devices = devices_of(lib, "100MiB")
