@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -108,6 +109,22 @@ def others_bytes() -> int:
 def _left_in_use() -> int:
     gc.collect()
     return tfswap.memory_stats()["bytes_in_use"]
+
+
+@contextlib.contextmanager
+def destroyed_variables() -> Iterator[None]:
+    """Destroy the variables that are made meanwhile: TensorFlow keeps those of trained models."""
+    before = {id(handle): handle for handle in _handles()}
+    yield
+    for handle in _handles():
+        if id(handle) not in before:
+            tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+
+
+def _handles() -> list[tf.Tensor]:
+    eager = tf.__internal__.EagerTensor
+    found = [known for known in gc.get_objects() if isinstance(known, eager)]
+    return [handle for handle in found if handle.dtype == tf.resource]
 
 
 def unmovable_bytes() -> int:

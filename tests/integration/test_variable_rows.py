@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import MIB, compiled, deterministic, others_bytes
+from models import MIB, compiled, destroyed_variables, deterministic, others_bytes
 
 import tfswap
 
@@ -22,6 +22,8 @@ Y = RANDOM.integers(0, 4, 32)
 @pytest.fixture(autouse=True)
 def determinism():
     deterministic()
+    with destroyed_variables():
+        yield
 
 
 def classifier(trainable: bool) -> keras.Model:
