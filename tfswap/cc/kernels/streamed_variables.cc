@@ -404,6 +404,7 @@ void StreamedVariables::SetCheckpoint(VarPtr var,
   std::unique_lock<std::mutex> lock(mu_);
   EntryForLocked(var.get())->last_use = ++uses_;
   Entry* const entry = WaitForCopyLocked(var.get(), &lock);
+  if (entry == nullptr) return;
   const int64_t bytes = BytesOf(var.get());
   if (checkpoint != nullptr && bytes == checkpoint->bytes()) {
     entry->checkpoint = std::move(checkpoint);
@@ -417,7 +418,7 @@ bool StreamedVariables::ReplaceByCheckpoint(VarPtr var,
   std::unique_lock<std::mutex> lock(mu_);
   EntryForLocked(var.get())->last_use = ++uses_;
   Entry* const entry = WaitForCopyLocked(var.get(), &lock);
-  if (entry->readers > 0 || !var->mu()->try_lock()) return false;
+  if (entry == nullptr || entry->readers > 0 || !var->mu()->try_lock()) return false;
   Tensor* value = var->tensor();
   const bool is_away = entry->state == State::kInFarMemory;
   const int64_t bytes = is_away ? entry->bytes : static_cast<int64_t>(value->TotalBytes());
