@@ -100,7 +100,8 @@ def main(model_name: str, mode: str, *numbers: str) -> None:
         "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
     if IS_SWAPPED:
-        stats = tfswap.memory_stats()
+        on_gpu = tf.config.list_physical_devices("GPU")
+        stats = tfswap.memory_stats("GPU:0" if on_gpu else "CPU:0")
         result |= {name: value for name, value in stats.items() if name.startswith("far_")}
         result["peak_bytes"] = stats["peak_bytes"]
     print(json.dumps(result))

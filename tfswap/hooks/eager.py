@@ -56,6 +56,13 @@ def tape_is_recording() -> bool:
     return bool(record.could_possibly_record())
 
 
+def has_gpu() -> bool:
+    """Return whether TensorFlow may use a GPU."""
+    import tensorflow as tf
+
+    return bool(tf.config.get_visible_devices("GPU"))
+
+
 def without_xla(function: Any) -> Any:
     """Return a `tf.function`, or if XLA compiles it, a clone that runs op by op."""
     if not getattr(function, "_jit_compile", None):

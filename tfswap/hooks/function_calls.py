@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from tfswap.hooks import eager
+
 
 class Caller(Protocol):
     """The interface that intercepted calls go through."""
@@ -17,6 +19,9 @@ class Caller(Protocol):
 
     def begin_if_free(self) -> None:
         """Install the budget, unless another training has the devices."""
+
+    def note(self, text: str) -> None:
+        """Report what is done."""
 
     def warn_once(self, text: str) -> None:
         """Warn unless this text has been a warning already."""
@@ -98,6 +103,20 @@ def _why_not(function: Any) -> str:
     return ""
 
 
+def _for_device(function: Any, caller: Caller) -> Any:
+    """Return a function, or if a GPU would run it under XLA, its clone that runs op by op."""
+    if not getattr(function, "_jit_compile", None) or not eager.has_gpu():
+        return function
+    clone = getattr(function, "_tfswap_op_by_op", None)
+    if clone is None:
+        caller.note(
+            f"XLA is off for {_name_of(function)}: on a GPU, XLA's memory does not come from "
+            "tfswap's allocator"
+        )
+        clone = function._tfswap_op_by_op = eager.without_xla(function)
+    return clone
+
+
 def _install() -> None:
     """Install the hooks. Further calls have no effect."""
     if _originals:
@@ -111,6 +130,8 @@ def _install() -> None:
         @functools.wraps(call_function)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             caller = _bound.get(self) or _caller()
+            if caller is not None:
+                self = _for_device(self, caller)
             if caller is None or not tf.executing_eagerly():
                 return call_function(self, *args, **kwargs)
             return call_through(

@@ -9,19 +9,22 @@ outputs in NumPy's memory, not on the device.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from tfswap.hooks import keras_checkpoints, replica_values
+from tfswap.hooks import eager, keras_checkpoints, replica_values
 from tfswap.ops import library
 
 # A function is not worth its trace (some 10 ms) for smaller variables.
 _MIN_ELEMENTS = 1 << 20
 _CPU = 0
 
+# The functions of `evaluate` that were made since the hooks are there.
+_op_by_op: weakref.WeakSet[Any] = weakref.WeakSet()
 _callers = 0
 _undo: list[Callable[[], None]] = []
 
@@ -44,6 +47,7 @@ def begin() -> None:
 
     _wrap(backend.Variable, "_initialize_with_initializer", _initialized)
     _wrap(trainer.TensorFlowTrainer, "make_predict_function", _made)
+    _wrap(trainer.TensorFlowTrainer, "make_test_function", _made_for_tests)
     _wrap(trainer, "potentially_ragged_concat", _concatenated)
     _wrap(trainer, "convert_to_np_if_not_ragged", _as_array)
     for replacement in keras_checkpoints.replacements():
@@ -160,9 +164,22 @@ class _OnHost:
 
 
 def _made(make: Any, model: Any, force: bool = False) -> None:
-    make(model, force)
+    is_ours = isinstance(model.predict_function, _OnHost)
+    make(model, force or (not is_ours and _uses_xla(model)))
     if not isinstance(model.predict_function, _OnHost):
         model.predict_function = _OnHost(model.predict_function)
+
+
+def _made_for_tests(make: Any, model: Any, force: bool = False) -> None:
+    before = model.test_function
+    make(model, force or (before not in _op_by_op and _uses_xla(model)))
+    if model.test_function is not before:
+        _op_by_op.add(model.test_function)
+
+
+def _uses_xla(model: Any) -> bool:
+    """Return whether Keras's functions were traced with XLA; not under `function_calls`."""
+    return eager.has_gpu() and bool(model.jit_compile)
 
 
 def _concatenated(concatenate: Any, tensors: list[Any]) -> Any:

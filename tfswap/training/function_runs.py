@@ -197,6 +197,10 @@ class FunctionRuns:
         if not self._live_functions:
             self.end()
 
+    def note(self, text: str) -> None:
+        """Report what is done."""
+        self._log.note(text)
+
     def warn_once(self, text: str) -> None:
         """Warn unless this text has been a warning already."""
         if text not in self._warned:

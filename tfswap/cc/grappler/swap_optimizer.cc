@@ -28,7 +28,6 @@
 #include "grappler/swap_spec.h"
 #include "grappler/tensorflow_passes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/graph/tensor_id.h"
 #include "tensorflow/core/grappler/grappler_item.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
@@ -296,6 +295,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     GraphDef graph;  // includes the late broadcasts
     GraphIndex index;
     Edges late_broadcasts, delays, keep_ups, chain;
+    std::vector<SwapSpec> on_demand;  // of a graph with all these edges
   };
 
   absl::StatusOr<std::unique_ptr<Ordering>> Ordered(
@@ -316,32 +316,24 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       }
     }
     ordering->keep_ups = PromptUpdates(ordering->index);
-    ordering->chain = Chain(ordering->index, ordering->delays);
+    // An op that is held back has its place in the chain, and its swaps, where it runs.
+    GraphDef held_back = WithEdges(ordering->index, ordering->graph, ordering->delays);
+    held_back = WithEdges(ordering->index, std::move(held_back), ordering->keep_ups);
+    const absl::StatusOr<GraphIndex> clock = GraphIndex::Build(held_back, functions);
+    if (!clock.ok()) return clock.status();
+    ordering->chain = Chain(*clock);
+    ordering->on_demand = Bootstrap(*clock, ordering->chain);
     return ordering;
   }
 
-  // Return on-demand swaps that agree with the order that the entry's edges and swaps impose: the
-  // graph alone may put an op before another that the plan runs later.
-  static std::vector<SwapSpec> OnDemand(const Ordering& ordering, const FunctionSpec& entry,
+  // Return on-demand swaps that agree with the order that the plan imposes: the graph alone may put
+  // an op before another that the plan runs later. `planned` is the graph with the plan's swaps.
+  static std::vector<SwapSpec> OnDemand(const Ordering& ordering, const GraphDef& planned,
                                         const tensorflow::FunctionLibraryDefinition& functions) {
-    Edges edges;
-    const auto add = [&](const std::string& before, const std::string& after) {
-      const bool known = ordering.index.Find(before) >= 0 && ordering.index.Find(after) >= 0;
-      if (known && before != after) edges.emplace_back(before, after);
-    };
-    for (const auto& [before, after] : entry.order) add(before, after);
-    for (const SwapSpec& swap : entry.swaps) {
-      if (!swap.after.empty()) continue;  // a variable's, which may cross the step's end
-      const std::string maker(tensorflow::ParseTensorName(swap.tensor).node());
-      for (const std::string& gate : swap.gates) add(maker, gate);
-      for (const ReturnSpec& back : swap.returns) {
-        for (const std::string& consumer : back.consumers) add(back.trigger, consumer);
-      }
-    }
-    const GraphDef graph = WithEdges(ordering.index, ordering.graph, edges);
+    const GraphDef graph =
+        WithEdges(ordering.index, ordering.graph, EdgesThroughSwaps(ordering.index, planned));
     const absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
-    // Otherwise the plan has a cycle of its own, which the rewriter reports.
-    return Bootstrap(index.ok() ? *index : ordering.index, ordering.chain);
+    return index.ok() ? Bootstrap(*index, Chain(*index)) : std::vector<SwapSpec>();
   }
 
   static std::string Described(const Ordering& ordering) {
@@ -449,21 +441,23 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       // A step without swaps stays unchanged except for the order that its planned addresses need.
       if (!changes && !entry->reserve) return Rewrite(graph, *as_given, {}, entry->order, 0);
       std::vector<SwapSpec> swaps = entry->swaps;
-      if (entry->reserve) AddReserve(OnDemand(*ordering, *entry, functions), &swaps);
+      absl::StatusOr<GraphDef> planned =
+          Rewrite(ordering->graph, ordering->index, swaps, entry->order, min_bytes);
+      if (!planned.ok() || !entry->reserve) return planned;
+      AddReserve(OnDemand(*ordering, *planned, functions), &swaps);
       return Rewrite(ordering->graph, ordering->index, swaps, entry->order, min_bytes);
     }
     if (plan_.unmatched == Unmatched::kLeave) {
       record->outcome = "left";
       return graph;
     }
-    const std::vector<SwapSpec> swaps = Bootstrap(ordering->index, ordering->chain);
     record->outcome = "bootstrapped";
-    record->swaps = swaps.size();
+    record->swaps = ordering->on_demand.size();
     Edges order = ordering->delays;
     for (const Edges& edges : {ordering->keep_ups, ordering->chain}) {
       order.insert(order.end(), edges.begin(), edges.end());
     }
-    return Rewrite(ordering->graph, ordering->index, swaps, order, min_bytes);
+    return Rewrite(ordering->graph, ordering->index, ordering->on_demand, order, min_bytes);
   }
 
   PlanSpec plan_;

@@ -2,9 +2,7 @@
 // GPUs.
 
 #include <pybind11/numpy.h>
-#include <pybind11/stl/filesystem.h>
 
-#include <filesystem>
 #include <optional>
 
 #include "bindings/runtime/library.h"
@@ -18,7 +16,6 @@ namespace py = pybind11;
 namespace tfswap {
 namespace {
 
-using Path = std::filesystem::path;
 // Blocks, and threads per block.
 using Launch = std::pair<int, int>;
 
@@ -79,7 +76,7 @@ int CodecProcessors(int device) {
 Text UseCodec(int device, const std::string& codec, const Path& path, int64_t workspace_bytes) {
   const std::string problem = CodecProblem(device);
   if (!problem.empty()) return {problem};
-  return {MessageOf(CodecsOf(device)->Use(codec, path.string(), workspace_bytes))};
+  return {MessageOf(CodecsOf(device)->Use(codec, path.name, workspace_bytes))};
 }
 
 void ReleaseCodecs(int device) {
@@ -117,7 +114,7 @@ std::unique_ptr<GpuCodecs> OpenGpuCodecs(uintptr_t stream, const std::optional<P
         "codecs on the GPU are not available: tfswap was built against a TensorFlow without GPU "
         "devices.");
   }
-  auto codecs = make(Pointer<void>(stream), folder.value_or(Path()).string());
+  auto codecs = make(Pointer<void>(stream), folder.value_or(Path()).name);
   ThrowUnlessEmpty(MessageOf(codecs.status()));
   return *std::move(codecs);
 }
@@ -136,7 +133,7 @@ void BindGpuCodecs(py::module_* module) {
           [](GpuCodecs& codecs, const std::string& codec, const Path& path, uintptr_t workspace,
              int64_t size_bytes, uintptr_t fault, uintptr_t stream) {
             ThrowUnlessEmpty(MessageOf(
-                codecs.UseNvcomp(codec, path.string(), Pointer<void>(workspace), size_bytes,
+                codecs.UseNvcomp(codec, path.name, Pointer<void>(workspace), size_bytes,
                                  Pointer<uint64_t>(fault), Pointer<void>(stream))));
           },
           codec, py::arg("path"), py::arg("workspace"), size_bytes, py::arg("fault"), stream,
@@ -206,7 +203,7 @@ void BindCodecs(py::module_* module, Methods* methods) {
   const auto launch = py::arg("launch");
   methods
       ->Def(
-          "load_blosc", [](const Path& path) { return Text{LoadBlosc(path.string())}; },
+          "load_blosc", [](const Path& path) { return Text{LoadBlosc(path.name)}; },
           py::arg("path"))
       .Def("sample_codecs", &SampleCodecs, py::arg("codecs"))
       .Def("codec_samples", &CodecSamples)

@@ -1,9 +1,7 @@
 // Bindings for far memory: its limit, the file, the link, and streamed variables.
 
 #include <malloc.h>
-#include <pybind11/stl/filesystem.h>
 
-#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -40,12 +38,11 @@ void TrimHost() {
   for (HostPool* pool : HostMemories()) pool->Trim();
 }
 
-void OpenFile(const std::optional<std::filesystem::path>& folder,
-              std::optional<int64_t> limit_bytes) {
+void OpenFile(const std::optional<Path>& folder, std::optional<int64_t> limit_bytes) {
   const std::vector<CopyEngine*> engines = GpuEngines();
   std::string problem;
-  if (folder.has_value() && !folder->empty()) {
-    problem = FarFile::Get()->Open(folder->string(), limit_bytes.value_or(0));
+  if (folder.has_value() && !folder->name.empty()) {
+    problem = FarFile::Get()->Open(folder->name, limit_bytes.value_or(0));
     for (CopyEngine* engine : engines) {
       if (problem.empty()) problem = engine->PrepareForFile();
     }
@@ -58,9 +55,9 @@ void OpenFile(const std::optional<std::filesystem::path>& folder,
 
 // Return a number for _VariableInCheckpoint; 0 if the value there does not begin with the known
 // bytes.
-int64_t FindInCheckpoint(const std::filesystem::path& path, int64_t offset, int64_t size_bytes,
-                         uintptr_t known, int64_t known_bytes) {
-  auto value = CheckpointValue::Find(path.string(), offset, size_bytes,
+int64_t FindInCheckpoint(const Path& path, int64_t offset, int64_t size_bytes, uintptr_t known,
+                         int64_t known_bytes) {
+  auto value = CheckpointValue::Find(path.name, offset, size_bytes,
                                      reinterpret_cast<const char*>(known), known_bytes);
   return value == nullptr ? 0 : CheckpointValue::Keep(std::move(value));
 }
@@ -92,8 +89,8 @@ void BindFarMemory(Methods* methods) {
       .Def("open_file", &OpenFile, py::arg("folder"), py::arg("limit_bytes") = py::none())
       .Def(
           "shares_disk_with_spill_file",
-          [](const std::filesystem::path& path) {
-            return FarFile::Get()->SharesDiskWith(path.string());
+          [](const Path& path) {
+            return FarFile::Get()->SharesDiskWith(path.name);
           },
           py::arg("path"))
       .Def("find_in_checkpoint", &FindInCheckpoint, py::arg("path"), py::arg("offset"),

@@ -57,6 +57,11 @@ inline std::string MessageOf(const absl::Status& status) {
 struct Text {
   std::string text;
 };
+// A str, bytes or os.PathLike in Python. (Not std::filesystem::path: its layout in libstdc++ 8, which
+// wheels are compiled with, is not that of the libstdc++ that they run with.)
+struct Path {
+  std::string name;
+};
 // Becomes bytes in Python.
 struct Bytes {
   std::string bytes;
@@ -89,6 +94,20 @@ struct type_caster<tfswap::Text> {
   static handle cast(const tfswap::Text& value, return_value_policy, handle) {
     const std::string& text = value.text;
     return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+  }
+};
+
+template <>
+struct type_caster<tfswap::Path> {
+  PYBIND11_TYPE_CASTER(tfswap::Path, const_name("str | os.PathLike[str]"));
+  bool load(handle from, bool) {
+    PyObject* encoded = nullptr;
+    if (PyUnicode_FSConverter(from.ptr(), &encoded) == 0) {
+      PyErr_Clear();
+      return false;
+    }
+    value.name = static_cast<std::string>(reinterpret_steal<bytes>(encoded));
+    return true;
   }
 };
 

@@ -280,8 +280,10 @@ bool GraphIndex::InDeviceMemory(TensorId tensor) const {
 void GraphIndex::FindFusions() {
   constexpr int kOutBackprop = 2;  // of a convolution's weight gradient
   twin_.assign(size(), -1);
+  may_fuse_.assign(size(), false);
+  const auto on_cpu = [this](int n) { return !manages_gpu_ || !managed_[n]; };
   for (int n = 0; n < size(); ++n) {
-    if (node(n).op() != "BiasAddGrad" || inputs_[n].empty()) continue;
+    if (!on_cpu(n) || node(n).op() != "BiasAddGrad" || inputs_[n].empty()) continue;
     const TensorId gradient = inputs_[n][0];
     for (const Consumer& consumer : consumers_[gradient.node]) {
       const std::string& op = node(consumer.node).op();
@@ -295,8 +297,8 @@ void GraphIndex::FindFusions() {
       break;
     }
   }
-  may_fuse_.assign(size(), false);
   for (int n = 0; n < size(); ++n) {
+    if (!on_cpu(n)) continue;
     may_fuse_[n] = twin_[n] >= 0 || MayBeFused().count(node(n).op()) > 0;
     if (may_fuse_[n] || !IsMilestone(n) || !absl::StrContains(node(n).op(), "onv")) continue;
     // A convolution is fused with paddings and transposes.

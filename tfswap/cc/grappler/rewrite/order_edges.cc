@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
+#include "tensorflow/core/graph/tensor_id.h"
 
 namespace tfswap {
 
@@ -169,14 +172,12 @@ Edges LateBroadcasts(const GraphIndex& index) {
   return edges;
 }
 
-Edges Chain(const GraphIndex& index, const Edges& delays) {
+Edges Chain(const GraphIndex& index) {
   Edges edges;
   if (!index.ManagesGpu()) return edges;
-  std::unordered_set<std::string> delayed;
-  for (const auto& [before, after] : delays) delayed.insert(after);
   std::vector<int> order;
   for (int n = 0; n < index.size(); ++n) {
-    if (index.IsGateable(n) && delayed.count(index.node(n).name()) == 0) order.push_back(n);
+    if (index.IsGateable(n)) order.push_back(n);
   }
   std::sort(order.begin(), order.end(),
             [&](int a, int b) { return index.position(a) < index.position(b); });
@@ -187,6 +188,50 @@ Edges Chain(const GraphIndex& index, const Edges& delays) {
     if (first) continue;
     edges.emplace_back(index.node(before->second).name(), index.node(n).name());
     before->second = n;
+  }
+  return edges;
+}
+
+Edges EdgesThroughSwaps(const GraphIndex& index, const tensorflow::GraphDef& rewritten) {
+  std::unordered_map<std::string, int> added;
+  for (int n = 0; n < rewritten.node_size(); ++n) {
+    const std::string& name = rewritten.node(n).name();
+    if (index.Find(name) < 0) added.emplace(name, n);
+  }
+  // Return the index's nodes that come before the added node `n`, directly or through others.
+  std::unordered_map<int, std::set<int>> known;
+  const auto before = [&](int n, const auto& self) -> const std::set<int>& {
+    const auto [found, is_new] = known.try_emplace(n);
+    if (!is_new) return found->second;
+    std::set<int> nodes;
+    for (const std::string& input : rewritten.node(n).input()) {
+      const std::string name(tensorflow::ParseTensorName(input).node());
+      if (const int node = index.Find(name); node >= 0) {
+        nodes.insert(node);
+      } else if (const auto other = added.find(name); other != added.end()) {
+        const std::set<int>& earlier = self(other->second, self);
+        nodes.insert(earlier.begin(), earlier.end());
+      }
+    }
+    return known[n] = std::move(nodes);
+  };
+  Edges edges;
+  for (const tensorflow::NodeDef& node : rewritten.node()) {
+    const int to = index.Find(node.name());
+    if (to < 0) continue;
+    std::set<int> from;
+    for (const std::string& input : node.input()) {
+      const tensorflow::TensorId id = tensorflow::ParseTensorName(input);
+      const std::string name(id.node());
+      if (const auto other = added.find(name); other != added.end()) {
+        const std::set<int>& earlier = before(other->second, before);
+        from.insert(earlier.begin(), earlier.end());
+      } else if (id.index() < 0) {
+        from.insert(index.Find(name));
+      }
+    }
+    for (int n : index.control_inputs(to)) from.erase(n);
+    for (int n : from) edges.emplace_back(index.node(n).name(), node.name());
   }
   return edges;
 }

@@ -32,8 +32,12 @@ Edges LateBroadcasts(const GraphIndex& index);
 
 // Serialize the large ops of a GPU in the order of the bootstrap's clock; empty if a CPU is
 // managed. The GPU runs them one after the other anyway, but the host threads that allocate their
-// memory do not. Excludes the ops that `delays` hold back.
-Edges Chain(const GraphIndex& index, const Edges& delays);
+// memory do not. The graph has all other order edges.
+Edges Chain(const GraphIndex& index);
+
+// Return the edges that a rewritten graph has between the index's nodes, directly or through nodes
+// that are not in the index (copies), besides its own.
+Edges EdgesThroughSwaps(const GraphIndex& index, const tensorflow::GraphDef& rewritten);
 
 // Return the graph with the edges added as control inputs.
 tensorflow::GraphDef WithEdges(const GraphIndex& index, tensorflow::GraphDef graph,
