@@ -1,4 +1,4 @@
-"""What `installations.py` runs in each installation: a training under a budget, a saved model."""
+"""What `installations.py` runs in each installation: trainings under a budget, a saved model."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ def main() -> None:
     assert swap.report.outcome == "swapped", swap.report.summary()
     peak_bytes = tfswap.memory_stats()["peak_bytes"]
     assert peak_bytes <= BUDGET, peak_bytes
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        to_file = tfswap.AutoSwap(budget=BUDGET, host_limit=4 << 20, spill_dir=folder, verbose=0)
+        model.fit(x, y, batch_size=8192, epochs=14, verbose=0, callbacks=[to_file])
+        assert tfswap.memory_stats()["far_file_bytes_in"] > 0, to_file.report.summary()
     with tempfile.TemporaryDirectory() as folder:
         tfswap.saved_model.save(model, folder, plan=swap.report.plan)
         loaded = tf.saved_model.load(folder)

@@ -214,14 +214,16 @@ class ManagedDevices:
         """Take the pinned memory that a GPU's plan needs now, not in a step. A CPU needs none.
 
         Args:
-            function: The plan of a graph; only its uncompressed swaps are considered.
+            function: The plan of a graph; only its uncompressed swaps of tensors are considered:
+                variables have their memory since they first left, on demand.
         """
         if self.on_cpu:
             return
         for device in self.numbers:
             own = "" if device == self.device else device_name(device)
-            swaps = (s for s in function.swaps if s.device == own and s.tier == HOST and not s.lazy)
-            self._library.prepare_host_memory(device, [swap.size_bytes for swap in swaps])
+            swaps = (s for s in function.swaps if s.device == own and s.tier == HOST)
+            tensors = (swap for swap in swaps if not swap.lazy and not swap.after)
+            self._library.prepare_host_memory(device, [swap.size_bytes for swap in tensors])
 
     def step_counts(self) -> dict[str, int]:
         """Return the step counts of the planned device."""

@@ -298,7 +298,8 @@ void GraphIndex::FindFusions() {
     }
   }
   for (int n = 0; n < size(); ++n) {
-    if (!on_cpu(n)) continue;
+    may_fuse_[n] = TakeNoTime().count(node(n).op()) > 0;
+    if (!on_cpu(n) || may_fuse_[n]) continue;
     may_fuse_[n] = twin_[n] >= 0 || MayBeFused().count(node(n).op()) > 0;
     if (may_fuse_[n] || !IsMilestone(n) || !absl::StrContains(node(n).op(), "onv")) continue;
     // A convolution is fused with paddings and transposes.

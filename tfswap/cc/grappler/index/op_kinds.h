@@ -18,8 +18,10 @@ const OpNames& OtherGateable();
 // Ops whose output is much larger than their inputs, so nothing else should be swapped in before
 // they run.
 const OpNames& Unfolding();
-// Ops that a later pass (oneDNN's layout pass) may fuse with a neighbour, or that take no time.
+// Ops that a later pass (oneDNN's layout pass, on CPUs) may fuse with a neighbour.
 const OpNames& MayBeFused();
+// Ops that are done before the step, so that nothing can come before them.
+const OpNames& TakeNoTime();
 // Ops whose output 0 always shares the buffer of input 0.
 const OpNames& Aliases();
 // Ops whose outputs are or may be buffers owned outside of the step, or outlive the step.
