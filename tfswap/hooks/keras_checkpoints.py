@@ -52,8 +52,11 @@ class _StoredValue(np.lib.mixins.NDArrayOperatorsMixin):
         self.nbytes = self.size * self.dtype.itemsize
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        path, offset = self.place
-        array = np.fromfile(path, self.dtype, self.size, offset=offset).reshape(self.shape)
+        array = np.empty(self.shape, self.dtype)
+        with open(self.place.path, "rb") as file:
+            file.seek(self.place.offset)
+            if file.readinto(array.reshape(-1).view(np.uint8).data) < self.nbytes:
+                raise OSError(f"{self.place.path} ends within a weight: it was truncated")
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
