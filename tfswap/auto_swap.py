@@ -213,7 +213,8 @@ class AutoSwap(keras.callbacks.Callback):
           (the part of `predicted_step_s` spent waiting for copies) and `least_wait_s` (its lower
           bound for any plan).
         * `least_budgets`: a `LeastBudgets` (without swaps, with swaps and with sections, each with
-          the op that sets it); None for a model that clearly fits, unless `save_profile` is given.
+          the op that sets it, and the floor, which no swaps go below); None for a model that
+          clearly fits, unless `save_profile` is given.
         * `compiled`: whether XLA compiled the steps, which then moved nothing.
         * `bytes_out_per_step`, `bytes_in_per_step`, `swapped_buffers`; `recomputed_buffers` and
           `recompute_s` (predicted); `sections` of the batch; `corrections` of the plan.

@@ -30,6 +30,7 @@ from tfswap.plan.cache import FORMAT  # noqa: E402
 from tfswap.plan.schema import FunctionPlan, Recompute, Return, SwapPlan, TensorSwap  # noqa: E402
 from tfswap.plan.slots import Slot  # noqa: E402
 from tfswap.step.graph import StepGraph  # noqa: E402
+from tfswap.step.op_floor import OpFloor, StepFloor  # noqa: E402
 from tfswap.step.profile import Profile  # noqa: E402
 from tfswap.step.section_floor import SectionFloor  # noqa: E402
 from tfswap.traces import array_file, timeline_file  # noqa: E402
@@ -77,6 +78,7 @@ def profile() -> Profile:
         456,
         (0,),
         section_floors=(SectionFloor(2, 99, "a"),),
+        floor=StepFloor(OpFloor("a", "MatMul", 1, 2, 3, 4, 5), OpFloor("b", "Mul", 6, 7, 8, 9, 0)),
     )
 
 

@@ -189,12 +189,14 @@ def test_the_command_reports_on_a_model(source: Path, capsys: pytest.CaptureFixt
     arguments += ["--policy", "greedy", "--budget", "95%"]
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition("  ")[0] for line in lines[1:3]] == [
+    assert [line.partition("  ")[0] for line in lines[1:5]] == [
         "least budget without swapping",
         "least budget with swapping",
+        "floor, weights staying",
+        "floor, weights streamed",
     ]
-    assert lines[3] == "v100 has 16.00 GiB: the step fits without swapping."
-    assert lines[4].startswith("Batch 256, predicted without a run")
+    assert lines[5] == "v100 has 16.00 GiB: the step fits without swapping."
+    assert lines[6].startswith("Batch 256, predicted without a run")
     assert any(line.endswith("greedy, on v100 x 2") for line in lines)
 
 

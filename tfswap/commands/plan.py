@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
                 lambda line: print(f"tfswap plan: {line}", file=sys.stderr),
             )
         except BudgetTooSmall as error:
-            least = least_budgets(profile.timeline, machine, profile.section_floors)
+            least = least_budgets(profile.timeline, machine, profile.section_floors, profile.floor)
             raise ValueError(least.with_advice(error)) from error
         plan = SwapPlan((planned.function,), budget_bytes, options.policy, unmatched="bootstrap")
         plan.save(options.out)

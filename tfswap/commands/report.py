@@ -84,7 +84,7 @@ def report_of(options: argparse.Namespace) -> Report:
         budget_bytes=budget_bytes,
         unswapped_peak_bytes=profile.unswapped_peak_bytes,
         predicted_peak_bytes=function.predicted_peak_bytes,
-        least_budgets=least_budgets(timeline, machine, profile.section_floors),
+        least_budgets=least_budgets(timeline, machine, profile.section_floors, profile.floor),
         unswapped_step_s=timeline.step_ns / 1e9,
         predicted_step_s=function.predicted_step_ns / 1e9,
         swapped_buffers=len(swaps),

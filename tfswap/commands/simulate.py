@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfswap.io.amounts import readable_bytes
 from tfswap.machine import budget as budgets
@@ -18,7 +18,10 @@ from tfswap.planning.least_budget import LeastBudgets, least_budgets
 from tfswap.planning.planners import portfolio
 from tfswap.step.section_floor import SectionFloor
 from tfswap.step.timeline import Timeline, peak_load
-from tfswap.traces.read import read_section_floors, read_trace
+from tfswap.traces.read import read_floor, read_section_floors, read_trace
+
+if TYPE_CHECKING:
+    from tfswap.cost_model.model_timeline import ModelStep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,12 +115,13 @@ def _predict(options: argparse.Namespace) -> Predictions:
     batch, largest = None, None
     floors: tuple[SectionFloor, ...] = ()
     if options.model is None:
-        timeline = read_trace(options.trace)
+        timeline, floor = read_trace(options.trace), read_floor(options.trace)
         floors = read_section_floors(options.trace)
         peak_bytes = peak_load(timeline)
     else:
         batch = 32 if options.batch is None else options.batch
-        timeline, peak_bytes, largest = _model(options, machine, batch)
+        step, largest = _model(options, machine, batch)
+        timeline, floor, peak_bytes = step.timeline, step.floor, step.unswapped_peak_bytes
     budgets_bytes = [_bytes(text, peak_bytes) for text in options.budget or ()]
     budgets_bytes = budgets_bytes or _budgets(timeline, machine, peak_bytes)
     at_budgets = [
@@ -131,7 +135,7 @@ def _predict(options: argparse.Namespace) -> Predictions:
         if budgets_bytes
         else []
     )
-    least = least_budgets(timeline, machine, floors)
+    least = least_budgets(timeline, machine, floors, floor)
     return Predictions(timeline, machine, peak_bytes, least, at_budgets, faster, batch, largest)
 
 
@@ -171,10 +175,10 @@ def _machine(options: argparse.Namespace) -> Machine:
 
 def _model(
     options: argparse.Namespace, machine: Machine, batch: int
-) -> tuple[Timeline, int, tuple[int, int] | None]:
+) -> tuple[ModelStep, tuple[int, int] | None]:
     # Imported here: TensorFlow takes seconds to load, and traces do not need it.
     from tfswap.cost_model.model_source import load_model
-    from tfswap.cost_model.model_timeline import ModelStep, model_step
+    from tfswap.cost_model.model_timeline import model_step
     from tfswap.cost_model.traced_step import trace_step
     from tfswap.ops import library
     from tfswap.ops.loaded_library import LibraryError
@@ -204,7 +208,7 @@ def _model(
             max(without, batch),
         )
         largest = (without, swapped)
-    return at(batch).timeline, at(batch).unswapped_peak_bytes, largest
+    return at(batch), largest
 
 
 def _budgets(timeline: Timeline, machine: Machine, peak_bytes: int) -> list[int]:
@@ -234,13 +238,19 @@ def values(predictions: Predictions) -> dict[str, Any]:
         "unswapped_peak_bytes": predictions.unswapped_peak_bytes,
         "step_ns": predictions.timeline.step_ns,
         "least_budget_bytes": predictions.least.swapped.bytes,
-        "least_budgets": asdict(predictions.least),
+        "least_budgets": _least_values(predictions.least),
         "largest_batch": None
         if largest is None
         else {"unswapped": largest[0], "swapped": largest[1]},
         "budgets": [asdict(answer) for answer in predictions.at_budgets],
         "faster_links": [asdict(answer) for answer in predictions.faster],
     }
+
+
+def _least_values(least: LeastBudgets) -> dict[str, Any]:
+    modes = () if least.floor is None else least.floor.modes
+    floor = {mode: {"bytes": own.bytes, **asdict(own)} for mode, own in modes}
+    return {**asdict(least), "floor": floor or None}
 
 
 def lines(predictions: Predictions) -> list[str]:
@@ -288,10 +298,14 @@ def _about_least(least: LeastBudgets) -> list[str]:
         )
         note += f" (best of {len(least.sections)} tried)"
         rows.append(("with sections", best.bytes, best.op, note))
-    return [
+    lines = [
         f"least budget {mode:<16}  {readable_bytes(least_bytes):>10}{note}, set by {op}"
         for mode, least_bytes, op, note in rows
     ]
+    for mode, floor in () if least.floor is None else least.floor.modes:
+        of = f"floor, weights {mode}"
+        lines.append(f"{of:<29}  {readable_bytes(floor.bytes):>10}: {floor}")
+    return lines
 
 
 def _about_machine(predictions: Predictions) -> list[str]:

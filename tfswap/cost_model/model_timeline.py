@@ -3,7 +3,8 @@
 One stream runs the ops one after the other. A buffer is allocated at the start of its producer and
 freed at the end of its last reader. Aliasing ops such as Reshape share their input's buffer;
 elementwise ops reuse an input buffer of the same size that has no later reader. Variables are
-resident. Workspaces of convolutions are unknown and not counted.
+resident, except in the floor with streamed weights. Workspaces of convolutions are unknown and not
+counted.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from tfswap.cost_model.op_costs import StepCosts, estimate_step
 from tfswap.cost_model.schedule import single_stream_order
 from tfswap.cost_model.traced_step import TracedStep
 from tfswap.machine.machine import Device
+from tfswap.step.op_floor import OpTimes, StepFloor, UsedBuffer, UsedVariable, step_floor
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline, peak_load
 
 # Ops without a kernel, or without one on the device.
 _NO_KERNEL = frozenset(
     {"Const", "NoOp", "Placeholder", "ReadVariableOp", "VarHandleOp", "_Arg", "_Retval"}
 )
-
-_VARIABLES = frozenset({"ReadVariableOp", "VarHandleOp"})
 
 # Inputs whose buffer a kernel may reuse for its output 0 if there is no later reader.
 _FIRST = (0,)
@@ -56,27 +56,31 @@ class ModelStep:
         timeline: The step under the pass's order edges.
         unswapped_peak_bytes: The peak in stock TensorFlow, where work on variables alone runs at
             the start of the step.
-        batch: Examples in the batch.
+        batch: Examples in the batch; None: as many as the step was traced for.
+        floor: What its largest op needs at once.
     """
 
     timeline: Timeline
     unswapped_peak_bytes: int
-    batch: int
+    batch: int | None
+    floor: StepFloor
 
 
-def model_step(step: TracedStep, batch: int, device: Device, min_bytes: int = 1 << 20) -> ModelStep:
+def model_step(
+    step: TracedStep, batch: int | None, device: Device, min_bytes: int = 1 << 20
+) -> ModelStep:
     """Return the step for a batch size.
 
     Args:
         step: The traced training step.
-        batch: Examples in a batch.
+        batch: Examples in a batch; None: as many as it was traced for.
         device: The device that it would run on.
         min_bytes: Smaller tensors are not swapped.
 
     Raises:
         ValueError: The batch is not positive, or the step cannot be predicted without a run.
     """
-    if batch < 1:
+    if batch is not None and batch < 1:
         raise ValueError(f"batch must be at least 1; got {batch}")
     costs = estimate_step(step, batch, device)
     return _Layout(costs, step, device).step(batch, min_bytes)
@@ -100,6 +104,7 @@ class _Layout:
             for name, node in nodes.items()
             if node.op == "Const"
         )
+        self._variables = step.variables
         self._returned = {self._root((name, 0)) for name in step.kept if name in nodes}
         self._readers: dict[tuple[str, int], list[int]] = {}
         for name in self.names:
@@ -109,10 +114,11 @@ class _Layout:
         self.alloc_ns: list[int] = []
         self.free_ns: list[int] = []
         self.users: list[list[int]] = []
+        self.makers: list[int] = []
         self.buffer_of: dict[tuple[str, int], int] = {}
         for name in step.data:
             if name in nodes:
-                self._make((name, 0), costs.costs[name].output_bytes[0], 0)
+                self._make((name, 0), costs.costs[name].output_bytes[0], 0, -1)
         for place, name in enumerate(self.names):
             self._place_outputs(place, name)
 
@@ -125,8 +131,9 @@ class _Layout:
             tensor = inputs[0]
         return tensor
 
-    def _make(self, tensor: tuple[str, int], size_bytes: int, alloc_ns: int) -> None:
+    def _make(self, tensor: tuple[str, int], size_bytes: int, alloc_ns: int, maker: int) -> None:
         self.buffer_of[tensor] = len(self.bytes)
+        self.makers.append(maker)
         self.bytes.append(size_bytes)
         self.alloc_ns.append(alloc_ns)
         self.users.append([])
@@ -150,7 +157,7 @@ class _Layout:
             tensor = (name, port)
             reused = self._reused_buffer(place, name, size_bytes) if port == 0 else None
             if reused is None:
-                self._make(tensor, size_bytes, int(self.start_ns[place]))
+                self._make(tensor, size_bytes, int(self.start_ns[place]), place)
             else:
                 self.buffer_of[tensor] = reused
                 self._use(tensor)
@@ -174,7 +181,7 @@ class _Layout:
                 return buffer
         return None
 
-    def step(self, batch: int, min_bytes: int) -> ModelStep:
+    def step(self, batch: int | None, min_bytes: int) -> ModelStep:
         nodes = self.graph.nodes
         timeline = Timeline(
             op_names=tuple(self.names),
@@ -190,7 +197,36 @@ class _Layout:
             step_ns=int(self.end_ns[-1]) if self.names else 0,
             op_types=tuple(nodes[n].op for n in self.names),
         )
-        return ModelStep(timeline, self._peak_without_delays(timeline), batch)
+        floor = self._floor(timeline, min_bytes)
+        return ModelStep(timeline, self._peak_without_delays(timeline), batch, floor)
+
+    def _floor(self, timeline: Timeline, min_bytes: int) -> StepFloor:
+        leaves: list[list[tuple[int, int]]] = [[] for _ in self.bytes]
+        for absence in timeline.absences:
+            gone_ns, back_ns = self.end_ns[absence.after_op], self.start_ns[absence.before_op]
+            leaves[absence.buffer].append((int(gone_ns), int(back_ns)))
+        rows = (self.bytes, self.users, self.makers, self.alloc_ns, self.free_ns, leaves)
+        variables = [
+            UsedVariable(size_bytes, self._users_of_variable(name))
+            for name, size_bytes in self._variables.items()
+            if name in self.graph.nodes and size_bytes >= min_bytes
+        ]
+        return step_floor(
+            OpTimes(timeline.op_names, timeline.op_types, self.start_ns, self.end_ns),
+            [UsedBuffer(*row) for row in zip(*rows, strict=True)],
+            variables,
+            {},
+            self.resident_bytes - sum(variable.bytes for variable in variables),
+        )
+
+    def _users_of_variable(self, name: str) -> set[int]:
+        """Return the ops that need a variable's value."""
+        users: set[int] = set()
+        for direct in self.graph.readers_through_aliases(name, 0):
+            reads = self.graph.nodes[direct].op == "ReadVariableOp"
+            names = self.graph.readers_through_aliases(direct, 0) if reads else (direct,)
+            users |= {self.place[user] for user in names if user in self.place}
+        return users
 
     def _absences(self, min_bytes: int) -> list[Absence]:
         absences: list[Absence] = []

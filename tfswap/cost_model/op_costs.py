@@ -40,7 +40,7 @@ class StepCosts:
     waits_for: dict[str, tuple[str, ...]]
 
 
-def estimate_step(step: TracedStep, batch: int, device: Device) -> StepCosts:
+def estimate_step(step: TracedStep, batch: int | None, device: Device) -> StepCosts:
     """Optimize the graph for a batch size, infer its shapes and estimate its op costs.
 
     Raises:

@@ -5,7 +5,7 @@ Tracing creates the model's weights and the optimizer's slots, but no activation
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ class TracedStep:
         kept: Names of the outputs and of the ops with side effects.
         creation: Position of each op in the order in which Python created them.
         variable_bytes: Weights, optimizer state and metrics.
+        variables: By name of its VarHandleOp, the size of a variable in bytes.
     """
 
     graph: Any
@@ -32,9 +33,10 @@ class TracedStep:
     kept: tuple[str, ...]
     creation: dict[str, int]
     variable_bytes: int
+    variables: Mapping[str, int]
 
-    def at_batch(self, batch: int) -> bytes:
-        """Return the serialized graph for a batch size.
+    def at_batch(self, batch: int | None) -> bytes:
+        """Return the serialized graph for a batch size; None: with the sizes that it has.
 
         Raises:
             ValueError: The model has a different fixed batch size.
@@ -44,7 +46,7 @@ class TracedStep:
         graph = graph_pb2.GraphDef()
         graph.CopyFrom(self.graph)
         for node in graph.node:
-            if node.name not in self.data:
+            if batch is None or node.name not in self.data:
                 continue
             examples = node.attr["shape"].shape.dim[0]
             if examples.size not in (-1, batch):
@@ -75,7 +77,7 @@ def trace_step(source: ModelSource) -> TracedStep:
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     traced = tf.function(model.train_step).get_concrete_function(spec)
-    return _traced(traced)
+    return traced_function(traced)
 
 
 def _first(spec: Any) -> Any:
@@ -150,7 +152,8 @@ def _check_batch(spec: Any) -> None:
             )
 
 
-def _traced(function: Any) -> TracedStep:
+def traced_function(function: Any) -> TracedStep:
+    """Return the step that a concrete function computes."""
     graph = function.graph.as_graph_def()
     creation = {node.name: place for place, node in enumerate(graph.node)}
     variables = {id(variable.handle): variable for variable in function.variables}
@@ -158,6 +161,7 @@ def _traced(function: Any) -> TracedStep:
     for outside, inside in function.graph.captures:
         captured[inside.op.name] = variables.get(id(outside), outside)
     data = []
+    sizes = {}
     for node in graph.node:
         if node.op != "Placeholder":
             continue
@@ -170,6 +174,7 @@ def _traced(function: Any) -> TracedStep:
             node.attr["dtype"].type = outside.dtype.as_datatype_enum
             node.attr["shape"].shape.CopyFrom(outside.shape.as_proto())
             node.attr["shared_name"].s = node.name.encode()
+            sizes[node.name] = _bytes(outside)
     kept = [tensor.op.name for tensor in function.outputs]
     kept += [op.name for op in function.graph.control_outputs]
     return TracedStep(
@@ -177,5 +182,10 @@ def _traced(function: Any) -> TracedStep:
         data=tuple(data),
         kept=tuple(dict.fromkeys(kept)),
         creation=creation,
-        variable_bytes=sum(v.shape.num_elements() * v.dtype.size for v in function.variables),
+        variable_bytes=sum(map(_bytes, function.variables)),
+        variables=sizes,
     )
+
+
+def _bytes(variable: Any) -> int:
+    return int(variable.shape.num_elements() * variable.dtype.size)

@@ -246,13 +246,26 @@ class ManagedDevices:
         if self._before and not self._streams:
             return
         for device in self.numbers:
-            stats = self._library.memory_stats(device)
-            away_bytes = sum(stats[f"far_{tier}_bytes_in_use"] for tier in TIERS)
-            others_bytes = max(0, stats["load_bytes"] + away_bytes - variable_bytes)
-            free_bytes = self._budget_bytes[device] - others_bytes
+            free_bytes = self._budget_bytes[device] - self.others_bytes(variable_bytes, device)
             used_bytes = variable_bytes + dequantized_bytes
             self.weights_may_leave |= used_bytes > _LARGE_WEIGHTS * free_bytes
         self._streams |= self.weights_may_leave
+
+    def others_bytes(self, variable_bytes: int, device: int | None = None) -> int:
+        """Return the size of what a device has between steps beside these variables.
+
+        Args:
+            variable_bytes: Size of a model's variables, on the device or away.
+            device: The device; None: the planned one.
+        """
+        stats = self._library.memory_stats(self.device if device is None else device)
+        away_bytes = sum(stats[f"far_{tier}_bytes_in_use"] for tier in TIERS)
+        return max(0, stats["load_bytes"] + away_bytes - variable_bytes)
+
+    @property
+    def streams_weights(self) -> bool:
+        """Whether values of variables leave when nothing else can make room."""
+        return self._streams
 
     def _stream_weights(self) -> None:
         """Stream variables, including those that exist already."""

@@ -68,6 +68,13 @@ def traces_of(function: Any) -> int:
     return 1 if count is None else int(count())
 
 
+def only_graph(function: Any) -> Any:
+    """Return the concrete function of a function that has one graph; None if it has more."""
+    every = getattr(function, "_list_all_concrete_functions", None)
+    known = [] if every is None else every()
+    return known[0] if len(known) == 1 else None
+
+
 def call_through(caller: Caller, function: Any, call: Callable[[], Any]) -> Any:
     """Call a function through `caller`; if that is impossible, warn and call it directly."""
     name, problem = _name_of(function), _why_not(function)

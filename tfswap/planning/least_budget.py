@@ -1,4 +1,4 @@
-"""The smallest budgets that a step can run in: without swaps, with swaps, and with sections.
+"""The smallest budgets that a step can run in: without swaps, planned swaps, sections, and at all.
 
 ::
 
@@ -9,6 +9,8 @@
      |...|...:      :............|...       buffer is swapped out that can be, here while B runs
      |   :   :      :   :    :   :          with sections: of ops that process a part of the batch
      +---A---B------C---D----E--------> t
+
+The floor (`step.op_floor`) is lower: what the largest op needs alone, whatever runs beside it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 from tfswap.machine.link import Link
 from tfswap.planning.planners import greedy
 from tfswap.planning.planners.decision import MIB, BudgetTooSmall
+from tfswap.step.op_floor import StepFloor
 from tfswap.step.section_floor import SectionFloor, section_floors
 from tfswap.step.timeline import Timeline, op_at
 
@@ -45,11 +48,15 @@ class LeastBudgets:
         unswapped: without swaps, the ops in the order of the timeline.
         swapped: with swaps, whatever time they take.
         sections: with sections and swaps, one entry per number of sections; empty if unknown.
+        floor: below it no swaps help, also those on demand; None if unknown.
+        weights_leave: whether `swapped` is with swaps of variables, too.
     """
 
     unswapped: LeastBudget
     swapped: LeastBudget
     sections: tuple[SectionFloor, ...] = ()
+    floor: StepFloor | None = None
+    weights_leave: bool = False
 
     @property
     def sectioned(self) -> SectionFloor | None:
@@ -74,7 +81,18 @@ class LeastBudgets:
         """
         if error.budget_bytes >= self.swapped.bytes:
             return str(error)  # swaps can keep this budget: only the policy failed
-        return f"{error} {self._advice(error.budget_bytes)}".rstrip()
+        advice = [str(error), self._advice(error.budget_bytes), self._about_floor()]
+        return " ".join(filter(None, advice))
+
+    def _about_floor(self) -> str:
+        """Return what swaps need that no plan has to place in time."""
+        if self.floor is None:
+            return ""
+        floor = self.floor.streamed if self.weights_leave else self.floor.staying
+        text = f"Without a plan, swaps on demand need at least {floor.least}: {floor}."
+        if self.weights_leave or self.floor.streamed.bytes >= floor.bytes:
+            return text
+        return f"{text} With stream_weights=True, they need at least {self.floor.streamed.least}."
 
     def _advice(self, budget_bytes: int) -> str:
         least = self.sectioned
@@ -98,7 +116,10 @@ class LeastBudgets:
 
 
 def least_budgets(
-    timeline: Timeline, machine: Link, sections: Sequence[SectionFloor] = ()
+    timeline: Timeline,
+    machine: Link,
+    sections: Sequence[SectionFloor] = (),
+    floor: StepFloor | None = None,
 ) -> LeastBudgets:
     """Return the smallest budgets of a step.
 
@@ -106,8 +127,15 @@ def least_budgets(
         timeline: the unswapped step.
         machine: link; its speed does not affect the result.
         sections: known budgets with sections.
+        floor: the floor, if known.
     """
-    return LeastBudgets(without_swaps(timeline), with_swaps(timeline, machine), tuple(sections))
+    return LeastBudgets(
+        without_swaps(timeline),
+        with_swaps(timeline, machine),
+        tuple(sections),
+        floor,
+        any(absence.of_variable for absence in timeline.absences),
+    )
 
 
 def with_sections(

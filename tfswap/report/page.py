@@ -282,6 +282,8 @@ def _least_budgets(least: LeastBudgets | None) -> str:
         ("with swapping", least.swapped.bytes, least.swapped.op),
     ]
     budgets += [(f"sections={f.sections}", f.bytes, f.op) for f in least.sections]
+    for mode, floor in () if least.floor is None else least.floor.modes:
+        budgets.append((f"floor, weights {mode}", floor.bytes, str(floor)))
     rows = [
         f'<td>{mode}</td><td>{readable_bytes(least_bytes)}</td><td class="op">{escape(op)}</td>'
         for mode, least_bytes, op in budgets

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Sequence
 
@@ -11,18 +10,11 @@ from tfswap.plan.measured_plan import MeasuredPlan, MeasuredStep
 from tfswap.plan.schema import FunctionPlan, SwapPlan
 from tfswap.planning.least_budget import LeastBudgets
 from tfswap.planning.plan_function import Planned
+from tfswap.report.out_of_memory import own_words
 from tfswap.report.step_story import StepStory
 from tfswap.report.summary import Report
 from tfswap.report.tensorboard import TensorBoardLog
 from tfswap.step.profile import Profile
-
-_OWN_WORDS = re.compile(r"tfswap: the .*(?:\n  - .*)*")
-
-
-def _own_words(text: str) -> str:
-    """Return tfswap's part of TensorFlow's error text; all of it if there is none."""
-    found = _OWN_WORDS.search(text)
-    return text if found is None else found[0]
 
 
 def _scalars(step: MeasuredStep, counts: dict[str, int]) -> dict[str, float]:
@@ -135,7 +127,7 @@ class RunReport:
         import tensorflow as tf
 
         if isinstance(error, tf.errors.ResourceExhaustedError):
-            self.report.out_of_memory = _own_words(str(error))
+            self.report.out_of_memory = own_words(str(error))
 
     def measured(self, steps: Sequence[MeasuredStep], attempt: MeasuredPlan | None) -> None:
         """Note steps under the plan; of a measured plan, its own figures."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfswap.step.graph import StepGraph
+from tfswap.step.op_floor import StepFloor
+from tfswap.step.recorded_floor import recorded_floor
 from tfswap.step.recorded_ops import RecordedOps
 from tfswap.step.section_floor import SectionFloor
 from tfswap.step.timeline import Absence, Timeline, peak_load
@@ -36,6 +38,7 @@ class Profile:
             reads afterwards. Lossy codecs are allowed only for these.
         section_floors: The smallest budgets with sections, sorted by the number of sections; empty
             if the pass did not compute them.
+        floor: What the largest op needs at once; None if unknown.
     """
 
     timeline: Timeline
@@ -46,6 +49,7 @@ class Profile:
     large_ops: tuple[int, ...] = ()
     activations: frozenset[int] = frozenset()
     section_floors: tuple[SectionFloor, ...] = ()
+    floor: StepFloor | None = None
 
     def without_dataflow(self) -> Profile:
         """Return the profile without the dataflow that recomputes need."""
@@ -74,9 +78,14 @@ def profile_step(
     """
     step = RecordedOps(trace, graph, min_bytes)
     variables = find_variables(step, trace, graph)
-    of_variables = variable_absences(step, graph, variables, min_bytes) if variables_leave else []
     values = {buffer for variable in variables.values() for buffer in variable.buffers()}
-    absences = [*_absences(step, graph, min_bytes, values), *of_variables]
+    absences = _absences(step, graph, min_bytes, values)
+    floor = recorded_floor(step, variables, absences)
+    of_variables: list[Absence] = []
+    if variables_leave:
+        of_variables = variable_absences(step, graph, variables, min_bytes)
+        # Buffers of variables are merged now.
+        absences = [*_absences(step, graph, min_bytes, values), *of_variables]
     timeline = step.timeline(graph, absences, step.dataflow(trace, graph, min_bytes, of_variables))
     return Profile(
         timeline,
@@ -86,6 +95,7 @@ def profile_step(
         _peak_without_delays(step, timeline, graph, late_updates=True),
         step.users_of(min_bytes),
         kept_activations(absences, graph),
+        floor=floor,
     )
 
 

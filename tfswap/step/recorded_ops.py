@@ -9,7 +9,8 @@ appears as one buffer that stayed. Waits take no time on the time axis::
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import numpy as np
@@ -138,6 +139,15 @@ class RecordedOps:
             self.users[logical].append(op_place)
             if port < 0:
                 self.outputs[op_place, -1 - port] = logical
+        written = set(self.outputs.values())
+        self.temporary: dict[int, str] = {}  # by buffer: the name of its op
+        self.restored: set[int] = set()  # buffers of variables' values that came back
+        for buffer, place in self.buffer_place.items():
+            name = trace.names[trace.buffers["name"][buffer]]
+            if name == RESTORED_VARIABLE:
+                self.restored.add(place)
+            elif trace.buffers["kind"][buffer] == _TEMPORARY and place not in written:
+                self.temporary[place] = name
 
     def _separate_reused_memory(
         self, trace: StepTrace, rows: list[tuple[int, int, int]], graph: StepGraph
@@ -215,6 +225,20 @@ class RecordedOps:
                     taken.setdefault(place, op_place)
         return same, taken
 
+    def temporary_bytes(self) -> dict[int, int]:
+        """Return the most temporary memory that each op has at once, by its index."""
+        last = {name: op for op, name in enumerate(self.names)}
+        changes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for place, name in self.temporary.items():
+            if name in last:
+                size = int(self.buffer_bytes[place])
+                begin, end = int(self.alloc_ns[place]), int(self.free_ns[place])
+                changes[last[name]] += [(begin, size), (end, -size)]
+        return {
+            op: max(itertools.accumulate(change for _, change in sorted(those)))
+            for op, those in changes.items()
+        }
+
     def users_of(self, min_bytes: int) -> tuple[int, ...]:
         """Return the indices of the ops that use buffers of at least this size."""
         large = np.flatnonzero(self.buffer_bytes >= min_bytes)
@@ -231,12 +255,9 @@ class RecordedOps:
             # With oneDNN, ops have more outputs than in the graph.
             if node is not None and not node.alias and port < len(node.plain):
                 buffer_of[node.name, port] = buffer
-        written = set(self.outputs.values())
         scratch: Counter[str] = Counter()
-        names, kinds = trace.buffers["name"], trace.buffers["kind"]
-        for buffer, place in self.buffer_place.items():
-            if kinds[buffer] == _TEMPORARY and place not in written:
-                scratch[trace.names[names[buffer]]] += int(self.buffer_bytes[place])
+        for place, name in self.temporary.items():
+            scratch[name] += int(self.buffer_bytes[place])
         return Dataflow(
             graph,
             buffer_of,

@@ -38,12 +38,14 @@ class Variable:
     Attributes:
         at: (time, buffer) of each access to its value.
         users: Names of the ops that have the variable itself among their inputs.
+        assigned: By buffer that became its value in the step, the op that assigned it.
         written: Whether its value changed.
         known: Whether each of its users ran exactly once in the step.
     """
 
     at: list[tuple[int, int]] = field(default_factory=list)
     users: set[str] = field(default_factory=set)
+    assigned: dict[int, int] = field(default_factory=dict)
     written: bool = False
     known: bool = True
 
@@ -158,7 +160,11 @@ def find_variables(step: RecordedOps, trace: StepTrace, graph: StepGraph) -> Var
         variable.known &= step.op_of_node.get(node.name) == place
         variable.written |= node.updates_variable
         seen_ns = step.start_ns[place] if port >= 0 else step.end_ns[place]
-        variable.at.append((int(seen_ns), int(step.same[held])))
+        logical = int(step.same[held])
+        is_new = port < 0 and node.updates_variable and held not in step.restored
+        if is_new and all(logical != known for _, known in variable.at):
+            variable.assigned[logical] = place
+        variable.at.append((int(seen_ns), logical))
     return variables
 
 

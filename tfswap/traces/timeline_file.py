@@ -33,6 +33,10 @@ large_ops            int32[]            profiles only, optional: ops that access
 sections             uint8[]            profiles only, optional; UTF-8 lines, tab-separated: a
                                         number of sections, the smallest budget with them in bytes,
                                         the op that determines it
+floor                uint8[]            profiles only, optional; UTF-8 lines, tab-separated, with
+                                        weights staying and with weights streamed: bytes of weights,
+                                        inputs, outputs, temporary memory, and of what cannot leave;
+                                        the largest op's type and name
 ===================  =================  ===========================================================
 """
 
@@ -46,6 +50,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tfswap.step.op_floor import OpFloor, StepFloor
 from tfswap.step.profile import Profile
 from tfswap.step.section_floor import SectionFloor, section_floors
 from tfswap.step.timeline import MAX_BYTES, Absence, Timeline
@@ -77,11 +82,13 @@ _ARRAYS = {
 _OPTIONAL = {
     "graph": np.uint8,
     "sections": np.uint8,
+    "floor": np.uint8,
     "users": np.uint8,
     "dataflow": np.uint8,
     "large_ops": np.int32,
 }
 
+_OP_FLOOR = re.compile(r"([0-9]{1,19})\t" * 5 + r"([^\t]*)\t(.*)")
 _SECTION_FLOOR = re.compile(r"([0-9]{1,19})\t([0-9]{1,19})\t(.+)")
 
 
@@ -109,6 +116,8 @@ def save_profile(profile: Profile, path: str | os.PathLike[str], mode: int = 0o6
     floors = [f"{floor.sections}\t{floor.bytes}\t{floor.op}" for floor in profile.section_floors]
     if floors:
         arrays["sections"] = _lines(floors)
+    if profile.floor is not None:
+        arrays["floor"] = _lines([_floor_line(each) for _, each in profile.floor.modes])
     write_arrays(arrays, path, mode)
 
 
@@ -158,6 +167,16 @@ def load_section_floors(path: str | os.PathLike[str]) -> tuple[SectionFloor, ...
     return _load(path).section_floors
 
 
+def load_floor(path: str | os.PathLike[str]) -> StepFloor | None:
+    """Read what the largest op needs at once from a profile; None if it does not have it.
+
+    Raises:
+        ValueError: The file is not a valid timeline.
+        OSError: The file cannot be read.
+    """
+    return _load(path).floor
+
+
 def load_profile(path: str | os.PathLike[str]) -> Profile:
     """Read and check a profile that `save_profile` wrote.
 
@@ -184,6 +203,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         int(graph[2]),
         loaded.large_ops,
         section_floors=loaded.section_floors,
+        floor=loaded.floor,
     )
 
 
@@ -199,6 +219,7 @@ class _Loaded(NamedTuple):
     graph: tuple[str, ...]
     large_ops: tuple[int, ...]
     section_floors: tuple[SectionFloor, ...]
+    floor: StepFloor | None
 
 
 def _load(path: str | os.PathLike[str]) -> _Loaded:
@@ -217,10 +238,11 @@ def _load(path: str | os.PathLike[str]) -> _Loaded:
         large_ops = tuple(arrays["large_ops"].tolist())
         if not all(0 <= op < len(timeline.op_names) for op in large_ops):
             raise ValueError("large_ops names an unknown op")
-        floors = section_floors(map(_floor_record, _texts(arrays["sections"])))
+        floors = section_floors(map(_section_record, _texts(arrays["sections"])))
+        floor = _floor(_texts(arrays["floor"]))
     except (ValueError, IndexError) as error:
         raise ValueError(f"{name}: {error}") from error
-    return _Loaded(timeline, graph, large_ops, floors)
+    return _Loaded(timeline, graph, large_ops, floors, floor)
 
 
 def _check_amounts(arrays: dict[str, NDArray[Any]]) -> None:
@@ -236,7 +258,26 @@ def _check_amounts(arrays: dict[str, NDArray[Any]]) -> None:
                 raise ValueError(f"{key} has too many lines or names ({lines} lines)")
 
 
-def _floor_record(line: str) -> dict[str, Any]:
+def _floor_line(floor: OpFloor) -> str:
+    sizes = [size for _, size in floor.own]
+    return "\t".join(map(str, (*sizes, floor.staying_bytes, floor.op_type, floor.op)))
+
+
+def _floor(lines: Sequence[str]) -> StepFloor | None:
+    if not lines:
+        return None
+    found = []
+    for line in lines:
+        match = _OP_FLOOR.fullmatch(line)
+        if match is None:
+            raise ValueError(f"{line[:100]!r} is not what an op needs, separated by tabs")
+        found.append(OpFloor(match[7], match[6], *map(int, match.groups()[:5])))
+    if len(found) != 2:
+        raise ValueError(f"there are {len(found)} floors, not 2")
+    return StepFloor(*found)
+
+
+def _section_record(line: str) -> dict[str, Any]:
     match = _SECTION_FLOOR.fullmatch(line)
     if match is None:
         raise ValueError(

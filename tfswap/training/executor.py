@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tfswap.plan.measured_plan import MeasuredPlan, MeasuredStep
 from tfswap.plan.schema import FunctionPlan
 from tfswap.planning.planners.assignment import FarMemoryTooSmall
 from tfswap.planning.planners.decision import BudgetTooSmall
+from tfswap.report.out_of_memory import is_out_of_memory, with_floor
 from tfswap.report.run_report import RunReport
 from tfswap.report.summary import Report, summary_lines
+from tfswap.step.op_floor import StepFloor
 from tfswap.training.context import TrainingContext
 from tfswap.training.events import (
     Action,
@@ -48,6 +50,9 @@ from tfswap.training.remembered_plans import RememberedPlans
 from tfswap.training.step_addresses import StepAddresses
 from tfswap.training.step_planner import Forgotten, StepPlanner
 from tfswap.training.step_recordings import StepRecordings
+
+FindFloor = Callable[[int], StepFloor]
+"""Return the floor of a step; tensors below so many bytes do not leave."""
 
 
 class Executor:
@@ -94,6 +99,33 @@ class Executor:
         """Install a plan that does not split the batch."""
         self._chooses = False
         self._plan.push(dataclasses.replace(self._plan.plan.in_sections(1), chooses=False))
+
+    def failed(self, error: BaseException, find: FindFloor | None) -> BaseException:
+        """Return the error of a failed step, with the floor of the step if memory ran out.
+
+        Args:
+            error: The error.
+            find: Finds the floor of a step without a profile; None if that is impossible.
+        """
+        if is_out_of_memory(error):
+            floor = self._floor(find)
+            if floor is not None:
+                devices = self._context.devices
+                error = with_floor(error, floor, devices.budget_bytes, devices.streams_weights)
+        self._context.report.failed(error)
+        return error
+
+    def _floor(self, find: FindFloor | None) -> StepFloor | None:
+        profile = self._planners[0].profile if self._planners else None
+        if profile is not None:
+            return profile.floor
+        if find is None or self._plan.plan.sections > 1:
+            return None
+        try:
+            return find(self._plan.plan.min_bytes)
+        except Exception as error:  # anything may fail in a model's code
+            self._context.log.say(f"the floor of the step is unknown: {error}")
+            return None
 
     def update_report(
         self, steps: Sequence[MeasuredStep], measured: MeasuredPlan | None = None

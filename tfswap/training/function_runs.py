@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+from tfswap.cost_model.model_floor import function_floor
 from tfswap.devices.swap_options import SwapOptions
 from tfswap.devices.swap_session import DeviceBusy, SwapSession
 from tfswap.hooks import eager
-from tfswap.hooks.function_calls import traces_of
+from tfswap.hooks.function_calls import only_graph, traces_of
 from tfswap.plan.schema import SwapPlan
 from tfswap.report.summary import Report
 from tfswap.report.training_log import TrainingLog
+from tfswap.step.op_floor import StepFloor
 from tfswap.training.run import TrainingRun
 
 NO_GRAPH = (
@@ -62,6 +65,18 @@ class _Trained:
         if finish:
             run.finish()
         run.end()
+
+
+def _floor(function: Any, min_bytes: int) -> StepFloor:
+    """Return the floor of a function's step.
+
+    Raises:
+        ValueError: It cannot be known without a recording.
+    """
+    graph = only_graph(function)
+    if graph is None:
+        raise ValueError("the function has several graphs")
+    return function_floor(graph, min_bytes)
 
 
 class FunctionRuns:
@@ -148,9 +163,11 @@ class FunctionRuns:
                 if run.is_measuring:
                     self._session.devices.wait()
             except BaseException as error:
-                run.step_failed(error)
+                explained = run.step_failed(error, functools.partial(_floor, function))
                 run.step_abandoned()
-                raise
+                if explained is error:
+                    raise
+                raise explained.with_traceback(error.__traceback__) from None
             run.step_ended()
             self._functions[function].traces = traces_of(function)
         finally:

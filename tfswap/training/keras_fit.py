@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterator
@@ -10,15 +11,23 @@ from typing import Any
 
 import keras
 
+from tfswap.cost_model.model_floor import model_floor
 from tfswap.devices.swap_options import NO_XLA, SwapOptions
 from tfswap.devices.swap_session import SwapSession
 from tfswap.hooks.batch_limit import most_examples
 from tfswap.hooks.compiled_step import CompiledStep, set_jit_compile
 from tfswap.hooks.defer_sigint import defer_sigint
 from tfswap.hooks.keras_frames import FitCall, batches_of_fit, find_fit
-from tfswap.hooks.static_step import StaticStep, examples_of, sizes_are_unknown, why_not_static
+from tfswap.hooks.static_step import (
+    StaticStep,
+    examples_of,
+    sizes_are_unknown,
+    why_not_static,
+    without_optionals,
+)
 from tfswap.report.summary import Report
 from tfswap.report.training_log import TrainingLog
+from tfswap.step.op_floor import StepFloor
 from tfswap.training.run import TrainingRun
 
 
@@ -81,6 +90,8 @@ class KerasFit:
         self._splits_batches = options.wants_sections
         self._static_step: StaticStep | None = None
         self._fit: FitCall | None = None
+        self._examples = 0  # the most of a batch; 0: unknown
+        self._others_bytes = 0  # on the device beside the model when training began
         self.run: TrainingRun | None = None
         self.report = Report()
         self._log = TrainingLog(self.report.notes, options.prints_progress)
@@ -119,13 +130,12 @@ class KerasFit:
         self._cleanup.callback(session.end)
         if self._options.broker is not None or self._options.stream_weights == "auto":
             self._build_optimizer()
-        session.begin(
-            _count_layers(self._model),
-            _variable_bytes(self._model),
-            _dequantized_bytes(self._model),
-        )
+        variable_bytes = _variable_bytes(self._model)
+        session.begin(_count_layers(self._model), variable_bytes, _dequantized_bytes(self._model))
+        self._others_bytes = session.devices.others_bytes(variable_bytes)
         if self._model.jit_compile:
             self._decide_on_xla(session.devices.on_cpu)
+        self._examples = most_examples(batches_of_fit(self._model))
         run = TrainingRun(
             session,
             self._model,
@@ -135,7 +145,7 @@ class KerasFit:
             steps_a_call=max(int(self._model.steps_per_execution), 1),
             epochs=self._epochs,
             splits=self._splits_batches,
-            examples=most_examples(batches_of_fit(self._model)),
+            examples=self._examples,
             compiled=self._compiled_step is not None,
         )
         self._cleanup.callback(run.end)
@@ -228,8 +238,10 @@ class KerasFit:
             except (StopIteration, tf.errors.OutOfRangeError):
                 raise
             except BaseException as error:
-                self._step_failed(error)
-                raise
+                explained = self._step_failed(error, iterator)
+                if explained is error:
+                    raise
+                raise explained.with_traceback(error.__traceback__) from None
 
         self._guarded = train_function
         self._model.train_function = train_function
@@ -302,10 +314,27 @@ class KerasFit:
         self._splits_batches = False
         self._log.warn(f"sections={self._options.sections!r} has no effect: {why}.")
 
-    def _step_failed(self, error: BaseException) -> None:
+    def _step_failed(self, error: BaseException, iterator: Any) -> BaseException:
+        """End the training; return the error, with the floor of the step if memory ran out."""
         assert self.run is not None
-        self.run.step_failed(error)
-        self.end()
+        self.end()  # finding the floor may need memory
+        return self.run.step_failed(error, functools.partial(self._floor, iterator))
+
+    def _floor(self, iterator: Any, min_bytes: int) -> StepFloor:
+        """Return the floor of a step on batches of an iterator.
+
+        Raises:
+            ValueError: It cannot be known without a recording.
+        """
+        import tensorflow as tf
+
+        if not isinstance(iterator, tf.data.Iterator):
+            raise ValueError("batches are split among replicas")
+        spec = without_optionals(iterator.element_spec)
+        if isinstance(spec, tuple):
+            spec = tuple(each for each in spec if each is not None)
+        examples = self._examples or tf.nest.flatten(spec)[0].shape[0] or 0
+        return model_floor(self._model, spec, examples, min_bytes, self._others_bytes)
 
     def _restore(self) -> None:
         """Restore the model."""

@@ -31,7 +31,7 @@ from tfswap.training.events import (
     StepEnded,
     XlaRefused,
 )
-from tfswap.training.executor import Executor
+from tfswap.training.executor import Executor, FindFloor
 from tfswap.training.first_step import FirstStep
 from tfswap.training.further_graphs import counts
 from tfswap.training.installed_plan import InstalledPlan
@@ -192,9 +192,9 @@ class TrainingRun:
         """
         self._changed = reason
 
-    def step_failed(self, error: BaseException) -> None:
-        """Keep an error's facts about memory for the report."""
-        self._context.report.failed(error)
+    def step_failed(self, error: BaseException, find: FindFloor | None = None) -> BaseException:
+        """Return a step's error with the step's floor, and keep its facts for the report."""
+        return self._executor.failed(error, find)
 
     def finish(self) -> None:
         """End a training that has not failed."""

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 
 from tfswap.devices.swap_options import AUTO_SECTIONS
-from tfswap.io.amounts import readable_bytes
 from tfswap.machine.devices import device_name
 from tfswap.machine.far_tier import COMPRESSED, FILE
 from tfswap.machine.machine import Machine
@@ -37,8 +36,6 @@ from tfswap.training.context import TrainingContext
 _SPARE = 0.025
 # TensorFlow optimises the graph again only for steps that are shorter than this fraction.
 _WORTH_A_PUSH = 0.98
-# An error advises to stream weights if more than this fraction of the budget stays on the device.
-_MUCH_STAYS = 0.25
 
 
 class Forgotten(Exception):
@@ -132,7 +129,9 @@ class StepPlanner:
             ValueError: The plan is of another step.
         """
         self._graph, self.fingerprint, self.profile = graph, profile.fingerprint, profile
-        self._least = least_budgets(profile.timeline, self.machine, profile.section_floors)
+        self._least = least_budgets(
+            profile.timeline, self.machine, profile.section_floors, profile.floor
+        )
         self.planned_bytes = budget_bytes = self._devices.budget_bytes
         if function is not None and not function.recomputes:
             # With recomputes, only the pass can tell whether they can be applied.
@@ -149,7 +148,7 @@ class StepPlanner:
 
     def _found_least(self, profile: Profile) -> LeastBudgets:
         """Return the least budgets, with those of sections if the pass has looked for them."""
-        least = least_budgets(profile.timeline, self.machine)
+        least = least_budgets(profile.timeline, self.machine, floor=profile.floor)
         records = self._library.pass_records()
         record = next((r for r in records if r["fingerprint"] == profile.fingerprint), None)
         if record is None or not record["floors"]:
@@ -204,14 +203,7 @@ class StepPlanner:
         """
         if not isinstance(error, BudgetTooSmall) or sections > 1 or self._least is None:
             return str(error)
-        text = self._least.with_advice(error)
-        stays_bytes = 0 if self.profile is None else self.profile.timeline.resident_bytes
-        if self._options.may_stream_weights or stays_bytes < _MUCH_STAYS * error.budget_bytes:
-            return text
-        return (
-            f"{text} With stream_weights=True, weights and optimiser state leave, too, which are "
-            f"most of the {readable_bytes(stays_bytes)} that stay."
-        )
+        return self._least.with_advice(error)
 
     def _with_others(self, planned: Planned) -> FunctionPlan:
         """Return the plan with swaps of the other devices (replicas), each within its own budget.

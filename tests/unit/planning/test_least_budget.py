@@ -20,6 +20,7 @@ from tfswap.planning.least_budget import (
     without_swaps,
 )
 from tfswap.planning.planners import BudgetTooSmall, plan
+from tfswap.step.op_floor import OpFloor, StepFloor
 from tfswap.step.section_floor import SectionFloor
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline, peak_load
 
@@ -194,6 +195,8 @@ def test_least_budgets_as_json() -> None:
     assert json.loads(json.dumps(asdict(LEAST))) == {
         "unswapped": {"bytes": 100 * MIB, "op": "A"},
         "swapped": {"bytes": 60 * MIB, "op": "B"},
+        "floor": None,
+        "weights_leave": False,
         "sections": [
             {"sections": 2, "bytes": 50 * MIB, "op": "B"},
             {"sections": 4, "bytes": 20 * MIB, "op": "C"},
@@ -242,3 +245,45 @@ def test_advice_where_swaps_cannot_keep_a_budget(
 ) -> None:
     least = LeastBudgets(LEAST.unswapped, LEAST.swapped, floors)
     assert least.with_advice(too_small(budget_mib * MIB)) == f"Too small.{advice}"
+
+
+STEP = StepFloor(
+    OpFloor("S", "Sub", 0, 4 * MIB, 0, 0, 50 * MIB), OpFloor("T", "Mul", 4 * MIB, 0, 0, 0, MIB)
+)
+
+
+@pytest.mark.parametrize(
+    ("floor", "weights_leave", "advice"),
+    [
+        (
+            STEP,
+            False,
+            f"Without a plan, swaps on demand need at least 54.0 MiB: {STEP.staying}. With "
+            "stream_weights=True, they need at least 5.0 MiB.",
+        ),
+        (
+            STEP,
+            True,
+            f"Without a plan, swaps on demand need at least 5.0 MiB: {STEP.streamed}.",
+        ),
+        (
+            StepFloor(STEP.staying, STEP.staying),
+            False,
+            f"Without a plan, swaps on demand need at least 54.0 MiB: {STEP.staying}.",
+        ),
+    ],
+)
+def test_advice_names_what_swaps_on_demand_need(
+    floor: StepFloor, weights_leave: bool, advice: str
+) -> None:
+    known = (SectionFloor(2, 60 * MIB, "B"),)
+    least = LeastBudgets(LEAST.unswapped, LEAST.swapped, known, floor, weights_leave)
+    assert least.with_advice(too_small(10 * MIB)) == f"Too small. {advice}"
+
+
+def test_weights_leave_where_a_variable_has_an_absence() -> None:
+    buffer = [(4, 0, OUTLIVES_STEP_NS)]
+    of_variable = Absence(0, "v:0", -1, 2, 1, ("C",), users=("B", "C"))
+    for absences in ((), (of_variable,)):
+        least = least_budgets(step(buffer, *absences), LINK, floor=STEP)
+        assert least.floor == STEP and least.weights_leave is bool(absences)

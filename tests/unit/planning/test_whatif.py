@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from timelines import MIB, training_step
 from tfswap.__main__ import main
 from tfswap.machine.machine import Machine
 from tfswap.planning import whatif
+from tfswap.step.op_floor import OpFloor, StepFloor
 from tfswap.step.profile import Profile
 from tfswap.step.section_floor import SectionFloor
 from tfswap.step.timeline import peak_load
@@ -95,6 +97,26 @@ def test_known_sections_are_printed(
     assert floors_json == [{"sections": n, "bytes": mib * MIB, "op": f"op{n}"} for n, mib in floors]
 
 
+def test_the_floor_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    timeline = training_step(blocks=3)
+    floor = StepFloor(
+        OpFloor("s", "Sub", 0, 4 * MIB, 0, 0, 50 * MIB), OpFloor("t", "Mul", 4 * MIB, 0, 0, 0, MIB)
+    )
+    save_profile(Profile(timeline, "0123", (), 1, 1, floor=floor), tmp_path / "step")
+    arguments = ["simulate", str(tmp_path / "step"), "--budget", "80%", "--policy", "greedy"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.splitlines()[3:5] == [
+        "floor, weights staying             54 MiB: op 's' (Sub) needs 4 MiB of inputs; 50 MiB "
+        "cannot leave meanwhile",
+        "floor, weights streamed             5 MiB: op 't' (Mul) needs 4 MiB of weights; 1 MiB "
+        "cannot leave meanwhile",
+    ]
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["least_budgets"]["floor"]
+    assert found["staying"] == {"bytes": 54 * MIB, **asdict(floor.staying)}
+    assert found["streamed"] == {"bytes": 5 * MIB, **asdict(floor.streamed)}
+
+
 def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     timeline = training_step(blocks=3)
     save_timeline(timeline, tmp_path / "step")
@@ -106,6 +128,7 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert least["unswapped"] == {"bytes": peak_load(timeline), "op": "loss"}
     assert least["swapped"]["bytes"] == answer["least_budget_bytes"] < peak_load(timeline)
     assert least["swapped"]["op"] == "block0/layer2/relu_grad" and least["sections"] == []
+    assert least["floor"] is None
     assert len(answer["budgets"]) == 6 and len(answer["faster_links"]) == 2
     assert all(b["peak_bytes"] <= b["budget_bytes"] for b in answer["budgets"])
 

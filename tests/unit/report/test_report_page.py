@@ -27,6 +27,7 @@ from tfswap.report.address_strips import strips_to_svg
 from tfswap.report.page import step_data
 from tfswap.report.step_story import StepStory, lanes
 from tfswap.report.summary import Report
+from tfswap.step.op_floor import OpFloor, StepFloor
 from tfswap.step.section_floor import SectionFloor
 from tfswap.step.timeline import Absence
 
@@ -213,6 +214,14 @@ def test_the_page_has_the_least_budgets(tmp_path: Path) -> None:
     text = (tmp_path / "report.html").read_text()
     assert '<td>sections=2</td><td>4 MiB</td><td class="op">a&lt;b&gt;</td>' in text
     assert "AutoSwap(sections=4) does." in text
+    assert "floor, weights" not in text
+    floor = StepFloor(OpFloor("a<b>", "A", 0, MIB, 0, 0, MIB), OpFloor("c", "C", MIB, 0, 0, 0, 0))
+    report.least_budgets = replace(report.least_budgets, floor=floor)
+    report.to_html(tmp_path / "report.html", what_if=False)
+    read(tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert '<td>floor, weights staying</td><td>2 MiB</td><td class="op">op &#x27;a&lt;b&gt;' in text
+    assert "<td>floor, weights streamed</td><td>1 MiB</td>" in text
     assert Report()["least_budgets"] is None
 
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from timelines import assert_same, timelines, training_step
 
+from tfswap.step.op_floor import OpFloor, StepFloor
 from tfswap.step.profile import Profile
 from tfswap.step.section_floor import SectionFloor
 from tfswap.step.timeline import Timeline
-from tfswap.traces.read import read_section_floors, read_trace
+from tfswap.traces.read import read_floor, read_section_floors, read_trace
 from tfswap.traces.timeline_file import load_profile, load_timeline, save_profile, save_timeline
 
 
@@ -104,6 +105,47 @@ def test_files_without_sections(tmp_path: Path) -> None:
     assert read_section_floors(events) == ()
 
 
+def test_a_profile_has_its_floor(tmp_path: Path) -> None:
+    floor = StepFloor(
+        OpFloor("a conv\twith a tab", "Conv2D", 1, 2, 3, 4, 5), OpFloor("b", "", 0, 0, 0, 0, 6)
+    )
+    save_profile(Profile(training_step(blocks=1), "0123", (), 1, 2, floor=floor), tmp_path / "step")
+    assert load_profile(tmp_path / "step").floor == floor == read_floor(tmp_path / "step")
+    save_profile(Profile(training_step(blocks=1), "0123", (), 1, 2), tmp_path / "step")
+    assert load_profile(tmp_path / "step").floor is None
+    events = tmp_path / "events"
+    events.write_text("no zip")
+    assert read_floor(events) is None
+
+
+def with_array(path: Path, name: str, text: bytes) -> Path:
+    """Write a profile with an array that holds this text."""
+    save_profile(Profile(training_step(blocks=1), "0123", (), 1, 2), path)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    arrays[name] = np.frombuffer(text, dtype=np.uint8)
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"1\t2\t3\t4\tMul\ta\n", "is not what an op needs, separated by tabs"),
+        (b"1\t2\t3\t-4\t5\tMul\ta\n", "is not what an op needs"),
+        (b"1\t2\t3\t4\t5\tMul\ta\n", "there are 1 floors, not 2"),
+        (b"1\t2\t3\t4\t9999999999999999999\tMul\ta\n", "has staying_bytes=9999999999999999999"),
+        (b"1\t2\t3\t4\t5\tMul\t\xff\n", "step: 'utf-8' codec"),
+    ],
+)
+def test_invalid_floors_are_rejected(tmp_path: Path, text: bytes, problem: str) -> None:
+    path = with_array(tmp_path / "step", "floor", text)
+    for load in (load_profile, load_timeline, read_floor):
+        with pytest.raises(ValueError, match=problem):
+            load(path)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -118,13 +160,7 @@ def test_files_without_sections(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_sections_are_rejected(tmp_path: Path, text: bytes, problem: str) -> None:
-    path = tmp_path / "step"
-    save_profile(Profile(training_step(blocks=1), "0123", (), 1, 2), path)
-    with np.load(path) as archive:
-        arrays = dict(archive)
-    arrays["sections"] = np.frombuffer(text, dtype=np.uint8)
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
+    path = with_array(tmp_path / "step", "sections", text)
     for load in (load_profile, load_timeline, read_section_floors):
         with pytest.raises(ValueError, match=problem):
             load(path)

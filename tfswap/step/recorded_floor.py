@@ -1,0 +1,66 @@
+"""The floors of a recorded step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from tfswap.step.op_floor import OpTimes, StepFloor, UsedBuffer, UsedVariable, step_floor
+from tfswap.step.recorded_ops import RecordedOps
+from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence
+from tfswap.step.variables import Variables
+
+
+def recorded_floor(
+    step: RecordedOps, variables: Variables, absences: Iterable[Absence]
+) -> StepFloor:
+    """Return the floors of a recorded step.
+
+    Args:
+        step: The step, before buffers of variables are merged.
+        variables: Its variables.
+        absences: The absences of its other tensors.
+    """
+    leaves: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for absence in absences:
+        gone_ns, back_ns = step.end_ns[absence.after_op], step.start_ns[absence.before_op]
+        leaves[absence.buffer].append((int(gone_ns), int(back_ns)))
+    makers = {
+        buffer: op for (op, _), buffer in step.outputs.items() if op == min(step.users[buffer])
+    }
+    # The new value of a variable is the output of an op before it is assigned.
+    assigned = {b: op for variable in variables.values() for b, op in variable.assigned.items()}
+    values = set(step.restored)
+    used = []
+    for variable in variables.values():
+        own = set(variable.buffers())
+        values |= own - assigned.keys()
+        users = {step.op_of_node[name] for name in variable.users if name in step.op_of_node}
+        for buffer in own:
+            assigner = assigned.get(buffer, -1)
+            users |= {user for user in step.users[buffer] if user > assigner}
+        used.append(UsedVariable(int(step.buffer_bytes[list(own)].max()), users))
+    buffers = []
+    for buffer, size in enumerate(step.buffer_bytes.tolist()):
+        if not size or buffer in values or buffer in step.temporary:
+            continue
+        users, free_ns = set(step.users[buffer]), int(step.free_ns[buffer])
+        if not users and step.alloc_ns[buffer] <= 0 and free_ns != OUTLIVES_STEP_NS:
+            continue  # a variable's value that left before it was used, or the batch before
+        if buffer in assigned:
+            op = assigned[buffer]
+            free_ns = int(step.end_ns[op])
+            users = {user for user in users if user <= op} | {op}
+            makers.setdefault(buffer, op)
+        buffers.append(
+            UsedBuffer(
+                size,
+                users,
+                makers.get(buffer, -1),
+                int(step.alloc_ns[buffer]),
+                free_ns,
+                leaves[buffer],
+            )
+        )
+    times = OpTimes(step.names, step.types, step.start_ns, step.end_ns)
+    return step_floor(times, buffers, used, step.temporary_bytes(), step.resident_bytes)
