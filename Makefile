@@ -66,7 +66,7 @@ $(LINTERS): $(INSTALLED)
 
 # In processes of their own: TensorFlow keeps variables of trained models, and other tests have
 # budgets for all that a process has.
-LARGE := $(addprefix tests/integration/test_,large_weights.py large_weight_kinds.py \
+LARGE := $(addprefix tests/integration/test_,floor.py large_weights.py large_weight_kinds.py \
 	loaded_weights.py variable_rows.py)
 
 test: build $(TESTERS)

@@ -74,9 +74,7 @@ def record_of(plan: SwapPlan, step: Callable[[], Any]) -> dict[str, Any]:
     return max(records, key=lambda record: int(record["nodes"]))
 
 
-def any_order(
-    graph: StepGraph, edges: list[tuple[str, str]], dice: random.Random
-) -> Iterator[str]:
+def any_order(graph: StepGraph, edges: list[tuple[str, str]], dice: random.Random) -> Iterator[str]:
     """Yield the nodes in a random order that agrees with the graph and the edges."""
     before: dict[str, set[str]] = {
         node.name: {name for name, _ in node.inputs} | set(node.controls)

@@ -54,6 +54,7 @@ class ManagedDevices:
         link: The link of the planned device.
         device: Number of the planned device.
         weights_may_leave: Whether plans may swap out values of variables.
+        streams_weights: Whether they leave when nothing else can make room.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class ManagedDevices:
             for device in self.numbers
         }
         self._host_limit_bytes = 0
-        self._streams = self.weights_may_leave = options.stream_weights is True
+        self.streams_weights = self.weights_may_leave = options.stream_weights is True
         self._file: MonitoredFileTier | None = None
         self._before: dict[int, dict[str, int]] = {}  # statistics when training began
         self._first: dict[int, dict[str, int]] = {}  # counts when the first step began
@@ -146,8 +147,8 @@ class ManagedDevices:
         self.codecs.load_cpu()
         if options.spill_dir is not None:
             self._library.open_file(os.fspath(options.spill_dir), options.spill_limit)
-        self._streams |= builds_models and options.may_stream_weights
-        if self._streams:
+        self.streams_weights |= builds_models and options.may_stream_weights
+        if self.streams_weights:
             self._stream_weights()  # before the budget, which existing variables may exceed
         self._set_budgets(self._budget_bytes)
         for device in self.numbers:
@@ -156,7 +157,7 @@ class ManagedDevices:
             self._library.set_verify(device, options.verify)
             if options.slab is not False:
                 self._library.always_slab(device, True)
-        if self._streams:
+        if self.streams_weights:
             for device in self.numbers:
                 self._library.make_room(device)
         if not self.on_cpu:
@@ -243,13 +244,13 @@ class ManagedDevices:
             dequantized_bytes: Size of what a step makes of quantized ones. Unless weights are
                 streamed, all of it may be made when the step begins.
         """
-        if self._before and not self._streams:
+        if self._before and not self.streams_weights:
             return
         for device in self.numbers:
             free_bytes = self._budget_bytes[device] - self.others_bytes(variable_bytes, device)
             used_bytes = variable_bytes + dequantized_bytes
             self.weights_may_leave |= used_bytes > _LARGE_WEIGHTS * free_bytes
-        self._streams |= self.weights_may_leave
+        self.streams_weights |= self.weights_may_leave
 
     def others_bytes(self, variable_bytes: int, device: int | None = None) -> int:
         """Return the size of what a device has between steps beside these variables.
@@ -261,11 +262,6 @@ class ManagedDevices:
         stats = self._library.memory_stats(self.device if device is None else device)
         away_bytes = sum(stats[f"far_{tier}_bytes_in_use"] for tier in TIERS)
         return max(0, stats["load_bytes"] + away_bytes - variable_bytes)
-
-    @property
-    def streams_weights(self) -> bool:
-        """Whether values of variables leave when nothing else can make room."""
-        return self._streams
 
     def _stream_weights(self) -> None:
         """Stream variables, including those that exist already."""

@@ -315,7 +315,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
         ordering->delays.insert(ordering->delays.end(), edges.begin(), edges.end());
       }
     }
-    ordering->keep_ups = PromptUpdates(ordering->index);
+    ordering->keep_ups = PromptUpdates(ordering->index, plan_.stream_weights);
     // An op that is held back has its place in the chain, and its swaps, where it runs.
     GraphDef held_back = WithEdges(ordering->index, ordering->graph, ordering->delays);
     held_back = WithEdges(ordering->index, std::move(held_back), ordering->keep_ups);

@@ -132,9 +132,9 @@ void BindGpuCodecs(py::module_* module) {
           "use_nvcomp",
           [](GpuCodecs& codecs, const std::string& codec, const Path& path, uintptr_t workspace,
              int64_t size_bytes, uintptr_t fault, uintptr_t stream) {
-            ThrowUnlessEmpty(MessageOf(
-                codecs.UseNvcomp(codec, path.name, Pointer<void>(workspace), size_bytes,
-                                 Pointer<uint64_t>(fault), Pointer<void>(stream))));
+            ThrowUnlessEmpty(
+                MessageOf(codecs.UseNvcomp(codec, path.name, Pointer<void>(workspace), size_bytes,
+                                           Pointer<uint64_t>(fault), Pointer<void>(stream))));
           },
           codec, py::arg("path"), py::arg("workspace"), size_bytes, py::arg("fault"), stream,
           WithoutGil())

@@ -89,9 +89,7 @@ void BindFarMemory(Methods* methods) {
       .Def("open_file", &OpenFile, py::arg("folder"), py::arg("limit_bytes") = py::none())
       .Def(
           "shares_disk_with_spill_file",
-          [](const Path& path) {
-            return FarFile::Get()->SharesDiskWith(path.name);
-          },
+          [](const Path& path) { return FarFile::Get()->SharesDiskWith(path.name); },
           py::arg("path"))
       .Def("find_in_checkpoint", &FindInCheckpoint, py::arg("path"), py::arg("offset"),
            py::arg("size_bytes"), py::arg("known"), py::arg("known_bytes"))

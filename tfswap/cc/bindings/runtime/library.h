@@ -57,8 +57,8 @@ inline std::string MessageOf(const absl::Status& status) {
 struct Text {
   std::string text;
 };
-// A str, bytes or os.PathLike in Python. (Not std::filesystem::path: its layout in libstdc++ 8, which
-// wheels are compiled with, is not that of the libstdc++ that they run with.)
+// A str, bytes or os.PathLike in Python. (Not std::filesystem::path: its layout in libstdc++ 8,
+// which wheels are compiled with, is not that of the libstdc++ that they run with.)
 struct Path {
   std::string name;
 };

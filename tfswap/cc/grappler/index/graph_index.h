@@ -112,8 +112,8 @@ class GraphIndex {
   // Return an error if an op of a collective group waits for another one of the same group.
   // `groups` is that of collective_groups.h; nodes after its end are in no group.
   absl::Status CheckCollectiveGroups(const std::vector<int>& groups) const;
-  // Return whether oneDNN's layout pass may fuse this op with a neighbour, which a control edge into
-  // it would prevent, or the op takes no time.
+  // Return whether oneDNN's layout pass may fuse this op with a neighbour, which a control edge
+  // into it would prevent, or the op takes no time.
   bool MayFuse(int n) const { return may_fuse_[n]; }
   bool IsBackward(int n) const { return parts_.backward[n]; }
   // Return whether this is a float32 activation that is not assigned to a variable. A lossy codec
