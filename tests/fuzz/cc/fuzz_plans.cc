@@ -105,15 +105,20 @@ class Target {
     const absl::StatusOr<GraphIndex> index = GraphIndex::Build(*again, functions_);
     if (!index.ok()) return false;
     std::vector<SwapSpec> swaps = function.swaps;
+    absl::StatusOr<GraphDef> result = Rewrite(*again, *index, swaps, function.order, 0);
+    if (!result.ok()) return false;
     if (function.reserve) {
       std::set<std::string> planned;
       for (const SwapSpec& swap : swaps) planned.insert(swap.tensor);
-      for (SwapSpec& lazy : Bootstrap(*index, Chain(*index, Delays(*index)))) {
+      const GraphDef ordered = WithEdges(*index, *again, EdgesThroughSwaps(*index, *result));
+      const absl::StatusOr<GraphIndex> clock = GraphIndex::Build(ordered, functions_);
+      Check(clock.ok(), "the edges of a plan close a cycle that its graph does not have");
+      for (SwapSpec& lazy : Bootstrap(*clock, Chain(*clock))) {
         if (planned.count(lazy.tensor) == 0) swaps.push_back(std::move(lazy));
       }
+      result = Rewrite(*again, *index, swaps, function.order, 0);
+      if (!result.ok()) return false;
     }
-    const absl::StatusOr<GraphDef> result = Rewrite(*again, *index, swaps, function.order, 0);
-    if (!result.ok()) return false;
     Check(result->node_size() >= graph_.node_size(), "a node is lost");
     Check(static_cast<size_t>(result->node_size()) <= 17 * MaxNodes(graph_.node_size()),
           "the graph has grown");
