@@ -295,7 +295,8 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     GraphDef graph;  // includes the late broadcasts
     GraphIndex index;
     Edges late_broadcasts, delays, keep_ups, chain;
-    std::vector<SwapSpec> on_demand;  // of a graph with all these edges
+    GraphDef held_back;  // with the delays and keep-ups, too
+    GraphIndex clock;    // of that graph: an op is where it runs
   };
 
   absl::StatusOr<std::unique_ptr<Ordering>> Ordered(
@@ -316,13 +317,13 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       }
     }
     ordering->keep_ups = PromptUpdates(ordering->index, plan_.stream_weights);
-    // An op that is held back has its place in the chain, and its swaps, where it runs.
-    GraphDef held_back = WithEdges(ordering->index, ordering->graph, ordering->delays);
-    held_back = WithEdges(ordering->index, std::move(held_back), ordering->keep_ups);
-    const absl::StatusOr<GraphIndex> clock = GraphIndex::Build(held_back, functions);
+    ordering->held_back = WithEdges(ordering->index, ordering->graph, ordering->delays);
+    ordering->held_back =
+        WithEdges(ordering->index, std::move(ordering->held_back), ordering->keep_ups);
+    absl::StatusOr<GraphIndex> clock = GraphIndex::Build(ordering->held_back, functions);
     if (!clock.ok()) return clock.status();
-    ordering->chain = Chain(*clock);
-    ordering->on_demand = Bootstrap(*clock, ordering->chain);
+    ordering->clock = *std::move(clock);
+    ordering->chain = Chain(ordering->clock);
     return ordering;
   }
 
@@ -451,13 +452,14 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       record->outcome = "left";
       return graph;
     }
+    const std::vector<SwapSpec> swaps = Bootstrap(ordering->clock, ordering->chain);
     record->outcome = "bootstrapped";
-    record->swaps = ordering->on_demand.size();
+    record->swaps = swaps.size();
     Edges order = ordering->delays;
     for (const Edges& edges : {ordering->keep_ups, ordering->chain}) {
       order.insert(order.end(), edges.begin(), edges.end());
     }
-    return Rewrite(ordering->graph, ordering->index, ordering->on_demand, order, min_bytes);
+    return Rewrite(ordering->graph, ordering->index, swaps, order, min_bytes);
   }
 
   PlanSpec plan_;
