@@ -16,7 +16,12 @@ _DEVICE = Device(1, 1e12, 1e12, 1e12)
 
 
 def model_floor(
-    model: Any, spec: Any, examples: int, min_bytes: int, others_bytes: int
+    model: Any,
+    spec: Any,
+    examples: int,
+    min_bytes: int,
+    others_bytes: int,
+    other_variable_bytes: int,
 ) -> StepFloor:
     """Return the floor of a step of a Keras model, which is traced again.
 
@@ -25,7 +30,8 @@ def model_floor(
         spec: TensorSpecs of a batch, as `train_step` gets it.
         examples: The most examples of a batch.
         min_bytes: Smaller tensors do not leave.
-        others_bytes: What is on the device beside the step.
+        others_bytes: What is on the device beside the step's data and variables.
+        other_variable_bytes: How much of that are variables, which leave where weights do.
 
     Raises:
         ValueError: The step cannot be predicted without a run.
@@ -33,10 +39,11 @@ def model_floor(
     traced = trace_step(ModelSource(model, spec))
     floor = model_step(traced, examples, _DEVICE, min_bytes).floor
 
-    def beside(own: OpFloor) -> OpFloor:
-        return dataclasses.replace(own, staying_bytes=own.staying_bytes + others_bytes)
+    def beside(own: OpFloor, size: int) -> OpFloor:
+        return dataclasses.replace(own, staying_bytes=own.staying_bytes + size)
 
-    return StepFloor(beside(floor.staying), beside(floor.streamed))
+    unmovable_bytes = max(0, others_bytes - other_variable_bytes)
+    return StepFloor(beside(floor.staying, others_bytes), beside(floor.streamed, unmovable_bytes))
 
 
 def function_floor(function: Any, min_bytes: int) -> StepFloor:

@@ -27,15 +27,19 @@ def touch_variables() -> None:
 
 
 def variable_bytes() -> int:
-    """Return the size of all existing variables of known shapes."""
+    """Return the size of all existing variables of known shapes, also of those in graphs alone."""
     import tensorflow as tf
 
     eager = tf.__internal__.EagerTensor
-    return sum(
-        known.dtype.size * (known.shape.num_elements() or 0)
-        for known in gc.get_objects()
-        if isinstance(known, tf.Variable) and isinstance(getattr(known, "_handle", None), eager)
-    )
+    total = 0
+    for known in gc.get_objects():
+        if not isinstance(known, eager) or known.dtype != tf.resource:
+            continue
+        held = getattr(known, "_handle_data", None)
+        for value in [] if held is None else held.shape_and_type:
+            count = tf.TensorShape(value.shape).num_elements() or 0
+            total += tf.dtypes.as_dtype(value.dtype).size * count
+    return total
 
 
 def wait_for(devices: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ import keras
 from tfswap.cost_model.model_floor import model_floor
 from tfswap.devices.swap_options import NO_XLA, SwapOptions
 from tfswap.devices.swap_session import SwapSession
+from tfswap.hooks import eager
 from tfswap.hooks.batch_limit import most_examples
 from tfswap.hooks.compiled_step import CompiledStep, set_jit_compile
 from tfswap.hooks.defer_sigint import defer_sigint
@@ -334,7 +335,9 @@ class KerasFit:
         if isinstance(spec, tuple):
             spec = tuple(each for each in spec if each is not None)
         examples = self._examples or tf.nest.flatten(spec)[0].shape[0] or 0
-        return model_floor(self._model, spec, examples, min_bytes, self._others_bytes)
+        other_variable_bytes = max(0, eager.variable_bytes() - _variable_bytes(self._model))
+        others_bytes = (self._others_bytes, other_variable_bytes)
+        return model_floor(self._model, spec, examples, min_bytes, *others_bytes)
 
     def _restore(self) -> None:
         """Restore the model."""

@@ -85,6 +85,10 @@ void Mark(const std::string& fingerprint, GraphDef* graph) {
   }
 }
 
+void Append(const Edges& edges, Edges* all) {
+  all->insert(all->end(), edges.begin(), edges.end());
+}
+
 void AddEdges(const char* what, const Edges& edges, std::string* description) {
   for (const auto& [before, after] : edges) {
     absl::StrAppend(description, what, "\t", before, "\t", after, "\n");
@@ -312,11 +316,14 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     // In a graph without training, variables may be swapped by the caller without an entry in the
     // plan.
     if (plan_.stream_weights || !Trains(ordering->index)) {
-      for (const Edges& edges : {LateReads(ordering->index), SequentialUpdates(ordering->index)}) {
-        ordering->delays.insert(ordering->delays.end(), edges.begin(), edges.end());
-      }
+      Append(LateReads(ordering->index), &ordering->delays);
+      const GraphDef late = WithEdges(ordering->index, ordering->graph, ordering->delays);
+      const absl::StatusOr<GraphIndex> index_of_late = GraphIndex::Build(late, functions);
+      if (!index_of_late.ok()) return index_of_late.status();
+      ordering->keep_ups = SequentialUpdates(*index_of_late);
+    } else {
+      ordering->keep_ups = PromptUpdates(ordering->index);
     }
-    ordering->keep_ups = PromptUpdates(ordering->index, plan_.stream_weights);
     ordering->held_back = WithEdges(ordering->index, ordering->graph, ordering->delays);
     ordering->held_back =
         WithEdges(ordering->index, std::move(ordering->held_back), ordering->keep_ups);
@@ -456,9 +463,8 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     record->outcome = "bootstrapped";
     record->swaps = swaps.size();
     Edges order = ordering->delays;
-    for (const Edges& edges : {ordering->keep_ups, ordering->chain}) {
-      order.insert(order.end(), edges.begin(), edges.end());
-    }
+    Append(ordering->keep_ups, &order);
+    Append(ordering->chain, &order);
     return Rewrite(ordering->graph, ordering->index, swaps, order, min_bytes);
   }
 

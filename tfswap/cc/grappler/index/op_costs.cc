@@ -144,7 +144,7 @@ absl::StatusOr<std::string> EstimateStep(GraphDef graph, const std::vector<std::
   for (const auto& [before, after] : Delays(*index)) {
     absl::StrAppend(&*text, "#delay\t", before, "\t", after, "\n");
   }
-  for (const auto& [before, after] : PromptUpdates(*index, /*at_once=*/false)) {
+  for (const auto& [before, after] : PromptUpdates(*index)) {
     absl::StrAppend(&*text, "#keepup\t", before, "\t", after, "\n");
   }
   return text;

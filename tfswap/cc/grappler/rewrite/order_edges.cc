@@ -113,37 +113,25 @@ Edges Delays(const GraphIndex& index) {
   return edges;
 }
 
-Edges PromptUpdates(const GraphIndex& index, bool at_once) {
+Edges PromptUpdates(const GraphIndex& index) {
   Edges edges;
-  // By depth: the milestones on the longest path through the graph, or all of them.
+  // The milestones on the longest path through the graph, by depth.
   int last = 0;
   for (int n = 0; n < index.size(); ++n) {
     if (index.depth(n) > index.depth(last)) last = n;
   }
-  std::vector<std::vector<int>> milestones(index.depth(last) + 1);
-  if (at_once) {
-    for (int n = 0; n < index.size(); ++n) {
-      if (index.IsMilestone(n)) milestones[index.depth(n)].push_back(n);
-    }
-  } else {
-    for (int n = index.IsMilestone(last) ? last : index.MilestoneBefore(last, 1); n >= 0;
-         n = index.MilestoneBefore(n, 1)) {
-      milestones[index.depth(n)].push_back(n);
-    }
+  std::vector<int> spine(index.depth(last) + 1, -1);
+  for (int n = index.IsMilestone(last) ? last : index.MilestoneBefore(last, 1); n >= 0;
+       n = index.MilestoneBefore(n, 1)) {
+    spine[index.depth(n)] = n;
   }
   for (int n = 0; n < index.size(); ++n) {
     if (!index.IsUpdate(n) || index.depth(n) == 0) continue;
-    size_t depth = index.depth(n) + (at_once ? 1 : kSlack);
-    const auto may_fuse = [&](int milestone) { return index.MayFuse(milestone); };
-    while (depth < milestones.size() &&
-           std::any_of(milestones[depth].begin(), milestones[depth].end(), may_fuse)) {
-      ++depth;
-    }
-    if (depth >= milestones.size()) continue;
-    for (int milestone : milestones[depth]) {
-      if (!index.MayWait(milestone) || !index.AliveWith(n, milestone)) continue;
-      edges.emplace_back(index.node(n).name(), index.node(milestone).name());
-    }
+    size_t depth = index.depth(n) + kSlack;
+    while (depth < spine.size() && spine[depth] >= 0 && index.MayFuse(spine[depth])) ++depth;
+    if (depth >= spine.size() || spine[depth] < 0) continue;
+    if (!index.MayWait(spine[depth]) || !index.AliveWith(n, spine[depth])) continue;
+    edges.emplace_back(index.node(n).name(), index.node(spine[depth]).name());
   }
   return edges;
 }

@@ -22,8 +22,8 @@ Edges Delays(const GraphIndex& index);
 
 // Run variable updates promptly. The executor's queue has no order: without these edges the
 // backward part runs ahead and gradients pile up. With them a variable is updated at most `kSlack`
-// milestones after its gradient is ready; with `at_once`, before any further milestone.
-Edges PromptUpdates(const GraphIndex& index, bool at_once);
+// milestones after its gradient is ready.
+Edges PromptUpdates(const GraphIndex& index);
 
 // Delay the broadcast of a small tensor to a whole activation until the other inputs of its only
 // reader are ready. The gradient of a mean is one: it is ready with the sum, but read after the
