@@ -141,7 +141,7 @@ def test_batches_for_the_gpu_are_made_in_pinned_memory(stock: dict) -> None:
 def test_a_budget_that_cannot_be_met_is_reported(budget: str) -> None:
     _, said = trained(budget)
     assert f"the memory budget of {budget} is exceeded" in said
-    assert "or more, the smallest that could work" in said
+    assert "or more, the least with room for this op" in said
 
 
 def test_sections_need_a_part_of_the_memory(unswapped: int) -> None:

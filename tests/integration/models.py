@@ -112,13 +112,18 @@ def _left_in_use() -> int:
 
 
 @contextlib.contextmanager
-def destroyed_variables() -> Iterator[None]:
-    """Destroy the variables that are made meanwhile: TensorFlow keeps those of trained models."""
+def emptied_variables() -> Iterator[None]:
+    """Empty the variables that are made meanwhile: TensorFlow keeps those of trained models."""
     before = {id(handle): handle for handle in _handles()}
     yield
     for handle in _handles():
-        if id(handle) not in before:
-            tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+        data = getattr(handle, "_handle_data", None)
+        if id(handle) in before or data is None:
+            continue
+        for value in data.shape_and_type:  # none if it is another resource
+            if (tf.TensorShape(value.shape).num_elements() or 0) > 1000:
+                nothing = tf.zeros([], tf.dtypes.as_dtype(value.dtype))
+                tf.raw_ops.AssignVariableOp(resource=handle, value=nothing)
 
 
 def _handles() -> list[tf.Tensor]:

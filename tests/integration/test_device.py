@@ -49,7 +49,7 @@ def test_an_allocation_beyond_the_budget_has_a_complete_message(megabytes):
     assert "Largest holders: 6.0 MiB" in text
     # 10 MiB are in use, and the op needs 4 MiB beside the 12 MiB that it requests.
     what_to_do = text[text.index("What to do:\n  - A budget of ") :].splitlines()
-    assert "or more, the smallest that could work" in what_to_do[1]
+    assert "or more, the least with room for this op" in what_to_do[1]
     share = re.match(r"  - A batch of (\d+) % of this one", what_to_do[2])
     assert share is not None and 0 < int(share[1]) < 100
     assert tfswap.memory_stats()["failures"] >= 1

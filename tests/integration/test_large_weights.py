@@ -7,7 +7,7 @@ import contextlib
 import keras
 import numpy as np
 import pytest
-from models import MIB, compiled, destroyed_variables, deterministic, unmovable_bytes
+from models import MIB, compiled, deterministic, emptied_variables, unmovable_bytes
 
 import tfswap
 
@@ -17,7 +17,7 @@ WIDTH = 1024  # 4 MiB for a layer's kernel
 @pytest.fixture(autouse=True)
 def determinism():
     deterministic()
-    with destroyed_variables():
+    with emptied_variables():
         yield
 
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import MIB, destroyed_variables, deterministic, others_bytes
+from models import MIB, deterministic, emptied_variables, others_bytes
 
 import tfswap
 
@@ -22,7 +22,7 @@ Y = X[:, :4]
 @pytest.fixture(autouse=True)
 def determinism():
     deterministic()
-    with destroyed_variables():
+    with emptied_variables():
         yield
 
 

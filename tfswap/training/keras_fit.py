@@ -129,7 +129,7 @@ class KerasFit:
         session = SwapSession(self._options, self._log, on_release=self.end, is_over=self._is_over)
         self._cleanup.callback(self._restore)
         self._cleanup.callback(session.end)
-        if self._options.broker is not None or self._options.stream_weights == "auto":
+        if self._options.broker is not None or self._options.stream_weights:
             self._build_optimizer()
         variable_bytes = _variable_bytes(self._model)
         session.begin(_count_layers(self._model), variable_bytes, _dequantized_bytes(self._model))
@@ -155,7 +155,10 @@ class KerasFit:
         self._guard()
 
     def _build_optimizer(self) -> None:
-        """Make the optimizer's variables, so that they count for the share and for their size."""
+        """Make the optimizer's variables, so that they count for the share and for their size.
+
+        A step that makes them lets all of one size share one value, which cannot leave.
+        """
         model = self._model
         if model.built and not model.optimizer.built:
             with model.distribute_strategy.scope():

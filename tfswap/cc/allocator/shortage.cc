@@ -53,7 +53,7 @@ std::string Shortage::WhatToDo() const {
             "can move what is not needed out of the way.";
   } else {
     text += std::string(kItem) + (budget > 0 ? "A budget" : "A device") + " of " +
-            ReadableNeed(Smallest()) + " or more, the smallest that could work.";
+            ReadableNeed(Smallest()) + " or more, the least with room for this op.";
   }
   return text + kItem + SmallerBatch();
 }

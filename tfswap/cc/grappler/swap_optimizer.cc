@@ -23,6 +23,7 @@
 #include "grappler/rewrite/order_edges.h"
 #include "grappler/rewrite/recomputes.h"
 #include "grappler/rewrite/rewriter.h"
+#include "grappler/rewrite/update_turns.h"
 #include "grappler/rewrite/variable_rows.h"
 #include "grappler/sections/section_choice.h"
 #include "grappler/swap_spec.h"
@@ -85,9 +86,7 @@ void Mark(const std::string& fingerprint, GraphDef* graph) {
   }
 }
 
-void Append(const Edges& edges, Edges* all) {
-  all->insert(all->end(), edges.begin(), edges.end());
-}
+void Append(const Edges& edges, Edges* all) { all->insert(all->end(), edges.begin(), edges.end()); }
 
 void AddEdges(const char* what, const Edges& edges, std::string* description) {
   for (const auto& [before, after] : edges) {
@@ -320,7 +319,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
       const GraphDef late = WithEdges(ordering->index, ordering->graph, ordering->delays);
       const absl::StatusOr<GraphIndex> index_of_late = GraphIndex::Build(late, functions);
       if (!index_of_late.ok()) return index_of_late.status();
-      ordering->keep_ups = SequentialUpdates(*index_of_late);
+      ordering->keep_ups = UpdateTurns(ordering->index, *index_of_late);
     } else {
       ordering->keep_ups = PromptUpdates(ordering->index);
     }

@@ -1,10 +1,7 @@
 #include "grappler/index/variable_reads.h"
 
 #include <algorithm>
-#include <array>
-#include <limits>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -146,127 +143,6 @@ Edges LateReads(const GraphIndex& index) {
     if (trigger >= 0 && index.depth(trigger) < index.depth(first) && index.AliveWith(trigger, n)) {
       edges.emplace_back(index.node(trigger).name(), index.node(n).name());
     }
-  }
-  return edges;
-}
-
-namespace {
-
-// The order in which updates take turns.
-class Turns {
- public:
-  explicit Turns(const GraphIndex& index)
-      : index_(index), by_position_(index.size()), successors_(index.size()) {
-    for (int n = 0; n < index.size(); ++n) {
-      by_position_[index.position(n)] = n;
-      for (const TensorId& input : index.inputs(n)) successors_[input.node].push_back(n);
-      for (int input : index.control_inputs(n)) successors_[input].push_back(n);
-    }
-    FindBranches();
-    FindOrder();
-    FindFirst();
-  }
-
-  // The updates, in their order.
-  const std::vector<int>& order() const { return order_; }
-
-  // Return the place in that order of the first update that depends on the node, or is the node;
-  // kNone if no update does. No earlier update waits for the node.
-  int First(int n) const { return first_[n]; }
-
-  static constexpr int kNone = std::numeric_limits<int>::max();
-
- private:
-  // Find, for each node, where what it needs leaves the path to the deepest update.
-  void FindBranches() {
-    int deepest = -1;
-    for (int n = 0; n < index_.size(); ++n) {
-      if (index_.IsUpdate(n) && (deepest < 0 || index_.depth(n) > index_.depth(deepest))) {
-        deepest = n;
-      }
-    }
-    std::vector<bool> on_path(index_.size(), false);
-    for (auto n = by_position_.rbegin(); n != by_position_.rend(); ++n) {
-      on_path[*n] = *n == deepest ||
-                    std::any_of(successors_[*n].begin(), successors_[*n].end(),
-                                [&](int successor) { return on_path[successor]; });
-    }
-    branch_.assign(index_.size(), 0);
-    for (int n : by_position_) {
-      if (on_path[n] && n != deepest) branch_[n] = index_.position(n);
-      for (int successor : successors_[n]) {
-        branch_[successor] = std::max(branch_[successor], branch_[n]);
-      }
-    }
-  }
-
-  void FindOrder() {
-    std::vector<std::array<int, 3>> turns(index_.size());
-    for (int n = 0; n < index_.size(); ++n) {
-      if (!index_.IsUpdate(n)) continue;
-      const int gradient = UpdateByGradient(n);
-      if (gradient < 0) continue;
-      turns[n] = {branch_[gradient], index_.position(gradient), index_.position(n)};
-      order_.push_back(n);
-    }
-    std::sort(order_.begin(), order_.end(), [&](int a, int b) { return turns[a] < turns[b]; });
-  }
-
-  // Return the update itself. Weight decay needs no gradient, and would run before the step: it
-  // comes before the update that waits for it, which is returned. -1: the update takes no turn.
-  int UpdateByGradient(int update) const {
-    if (index_.depth(update) > 0) return update;
-    if (successors_[update].size() != 1) return -1;
-    const int next = successors_[update][0];
-    const bool is_of_same = index_.Reads(next, index_.Root(index_.inputs(update)[0]));
-    return is_of_same && index_.IsUpdate(next) && index_.depth(next) > 0 ? next : -1;
-  }
-
-  void FindFirst() {
-    first_.assign(index_.size(), kNone);
-    for (size_t i = 0; i < order_.size(); ++i) first_[order_[i]] = static_cast<int>(i);
-    for (bool changes = true; changes;) {  // once more for each loop within a loop
-      changes = false;
-      for (auto n = by_position_.rbegin(); n != by_position_.rend(); ++n) {
-        for (int successor : successors_[*n]) {
-          changes |= first_[successor] < first_[*n];
-          first_[*n] = std::min(first_[*n], first_[successor]);
-        }
-      }
-    }
-  }
-
-  const GraphIndex& index_;
-  std::vector<int> by_position_;
-  std::vector<std::vector<int>> successors_;  // also through control edges
-  std::vector<int> branch_;
-  std::vector<int> order_;
-  std::vector<int> first_;
-};
-
-}  // namespace
-
-Edges SequentialUpdates(const GraphIndex& index) {
-  const Turns turns(index);
-  const std::vector<int>& order = turns.order();
-  // Return the last update on the device of `n` before that place in the order; -1: none.
-  const auto last_before = [&](int n, int place) {
-    while (--place >= 0 && index.node(order[place]).device() != index.node(n).device()) continue;
-    return place < 0 ? -1 : order[place];
-  };
-  Edges edges;
-  for (int n = 0; n < index.size(); ++n) {
-    const int first = turns.First(n);
-    if (first == Turns::kNone || index.IsUpdate(n)) continue;
-    const auto& inputs = index.inputs(n);
-    const bool goes_on = std::any_of(inputs.begin(), inputs.end(), [&](TensorId input) {
-      return turns.First(input.node) == first && index.node(input.node).op() != "Const";
-    });
-    const bool begins = IsRead(index, n) ? index.MayWait(n)
-                                         : !goes_on && index.depth(n) > 0 && index.IsOrderable(n);
-    const int before = begins ? last_before(n, first) : -1;
-    if (before < 0 || !index.AliveWith(before, n)) continue;
-    edges.emplace_back(index.node(before).name(), index.node(n).name());
   }
   return edges;
 }

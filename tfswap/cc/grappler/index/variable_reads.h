@@ -22,11 +22,6 @@ tensorflow::GraphDef WithBackwardWeights(const GraphIndex& index,
 // Return order edges that delay variable reads until they are needed.
 Edges LateReads(const GraphIndex& index);
 
-// Return order edges that make variable updates run one after the other, in the order of their
-// gradients. Work that serves a single update starts when the previous update has ended, so its
-// inputs (optimizer state) and temporaries (a squared gradient) exist for one variable at a time.
-Edges SequentialUpdates(const GraphIndex& index);
-
 }  // namespace tfswap
 
 #endif  // TFSWAP_CC_GRAPPLER_INDEX_VARIABLE_READS_H_
