@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import MIB, deterministic, emptied_variables, others_bytes
+from models import MIB, deterministic, emptied_variables, unmovable_bytes
 
 import tfswap
 
@@ -41,17 +41,18 @@ def stack(dtype: str = "float32", trainable: bool = False) -> keras.Model:
 def saved(path: Path, dtype: str = "float32") -> np.ndarray:
     """Save weights and the model; return its predictions."""
     keras.utils.set_random_seed(1)
-    model = stack(dtype)
-    model.save_weights(path / "model.weights.h5")
-    model.save(path / "model.keras")
-    return model.predict(X, verbose=0)
+    with emptied_variables():
+        model = stack(dtype)
+        model.save_weights(path / "model.weights.h5")
+        model.save(path / "model.keras")
+        return model.predict(X, verbose=0)
 
 
 @pytest.fixture
 def limited(tmp_path):
     """Options with less memory than weights."""
     return tfswap.options.set(
-        budget=others_bytes() + 20 * MIB, spill_dir=tmp_path, host_limit=4 * MIB, verbose=0
+        budget=unmovable_bytes() + 20 * MIB, spill_dir=tmp_path, host_limit=4 * MIB, verbose=0
     )
 
 
@@ -105,7 +106,7 @@ def test_trained_weights_are_not_read_from_the_checkpoint(tmp_path):
         return [*losses, model.evaluate(X, Y, verbose=0)]
 
     expected = trained()
-    budget = others_bytes() + 32 * MIB  # also for gradients
+    budget = unmovable_bytes() + 32 * MIB  # also for gradients
     with tfswap.options.set(budget=budget, spill_dir=tmp_path, host_limit=4 * MIB, verbose=0):
         assert trained() == expected
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import gc
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import MIB, compiled, deterministic, emptied_variables, others_bytes
+from models import MIB, compiled, deterministic, emptied_variables, unmovable_bytes
 
 import tfswap
 
@@ -37,10 +36,8 @@ def classifier(trainable: bool) -> keras.Model:
 
 @functools.cache
 def unswapped() -> tuple[list[float], np.ndarray]:
-    found = trained()
-    gc.collect()
-    gc.freeze()  # what is left of it does not leave the device, in no test
-    return found
+    with emptied_variables():
+        return trained()
 
 
 def trained(trainable: bool = False) -> tuple[list[float], np.ndarray]:
@@ -53,7 +50,7 @@ def trained(trainable: bool = False) -> tuple[list[float], np.ndarray]:
 @pytest.mark.parametrize("host_limit", [2 * MIB, 512 * MIB], ids=["file", "host"])
 def test_a_table_larger_than_the_budget_is_trained_with(tmp_path, host_limit):
     losses, predictions = unswapped()
-    budget = others_bytes() + 24 * MIB
+    budget = unmovable_bytes() + 24 * MIB
     options = {"spill_dir": tmp_path, "host_limit": host_limit, "verbose": 0}
     with tfswap.options.set(budget=budget, stream_weights=True, **options):
         keras.utils.set_random_seed(5)
@@ -75,7 +72,7 @@ def test_a_table_larger_than_the_budget_is_trained_with(tmp_path, host_limit):
 
 def test_a_trained_table_has_the_same_losses():
     losses, predictions = trained(trainable=True)
-    with tfswap.options.set(budget=others_bytes() + 160 * MIB, stream_weights=True, verbose=0):
+    with tfswap.options.set(budget=unmovable_bytes() + 160 * MIB, stream_weights=True, verbose=0):
         found, predicted = trained(trainable=True)
     assert found == losses
     np.testing.assert_array_equal(predicted, predictions)
@@ -87,7 +84,7 @@ def away(tmp_path):
 
     def run(value: np.ndarray, function, host: bool = True):
         options = {"spill_dir": tmp_path, "host_limit": 64 * MIB if host else 1, "verbose": 0}
-        with tfswap.options.set(budget=others_bytes() + 12 * MIB, stream_weights=True, **options):
+        with tfswap.options.set(budget=unmovable_bytes() + 12 * MIB, stream_weights=True, **options):
             variable = tf.Variable(tf.identity(value))
             ballast = [tf.Variable(tf.ones((2, MIB))) for _ in range(2)]  # 8 MiB each
             del ballast
@@ -149,7 +146,7 @@ def test_rows_are_read_before_and_after_assignments(away):
         return rows(tf.constant([8, 2]))
 
     expected = gathered(tf.Variable(value))
-    with tfswap.options.set(budget=others_bytes() + 40 * MIB, stream_weights=True, verbose=0):
+    with tfswap.options.set(budget=unmovable_bytes() + 40 * MIB, stream_weights=True, verbose=0):
         found = gathered(tf.Variable(value))
     for each, of in zip(found, expected, strict=True):
         np.testing.assert_array_equal(each, of)
