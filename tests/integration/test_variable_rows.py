@@ -84,7 +84,9 @@ def away(tmp_path):
 
     def run(value: np.ndarray, function, host: bool = True):
         options = {"spill_dir": tmp_path, "host_limit": 64 * MIB if host else 1, "verbose": 0}
-        with tfswap.options.set(budget=unmovable_bytes() + 12 * MIB, stream_weights=True, **options):
+        with tfswap.options.set(
+            budget=unmovable_bytes() + 12 * MIB, stream_weights=True, **options
+        ):
             variable = tf.Variable(tf.identity(value))
             ballast = [tf.Variable(tf.ones((2, MIB))) for _ in range(2)]  # 8 MiB each
             del ballast
