@@ -200,9 +200,12 @@ def test_invalid_events_are_rejected(tmp_path: Path, line: str, reason: str) -> 
 def test_large_plans_take_linear_time() -> None:
     def seconds(edges: int) -> float:
         text = entry(order=[["a", "b"]] * edges)
-        begun_s = time.process_time()
-        SwapPlan.from_json(text)
-        return time.process_time() - begun_s
+        took_s = []
+        for _ in range(3):  # the collector may run meanwhile
+            begun_s = time.process_time()
+            SwapPlan.from_json(text)
+            took_s.append(time.process_time() - begun_s)
+        return min(took_s)
 
     assert seconds(100_000) < 40 * max(seconds(10_000), 0.02)
 
