@@ -208,7 +208,10 @@ def trained_perceptron(path, *callbacks):
 
 
 def test_the_weights_that_leave_suffice_for_a_smaller_budget(lib):
-    """Values in the slab share pages with others, which stay when the values leave."""
+    """Values in the slab share pages with others, which stay when the values leave.
+
+    An assigned momentum is in the slab.
+    """
     random = np.random.default_rng(0)
     units = 1000  # a size at which weights end within a page
     data = random.random((BATCH, units), dtype=np.float32), random.integers(0, units, BATCH)
@@ -217,7 +220,7 @@ def test_the_weights_that_leave_suffice_for_a_smaller_budget(lib):
     def build():
         dense = [keras.layers.Dense(units) for _ in range(4)]
         model = keras.Sequential([keras.Input((units,)), *dense])
-        return compiled(model, optimizer=keras.optimizers.Adam(1e-3))
+        return compiled(model, optimizer=keras.optimizers.SGD(1e-3, momentum=0.9))
 
     trained(build, [swap], batch_size=BATCH, data=data, epochs=20)
     assert lib.memory_stats(0)["slab_claimed_bytes"] > 12 * units * units
