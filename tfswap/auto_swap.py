@@ -31,7 +31,7 @@ class AutoSwap(keras.callbacks.Callback):
 
     An allocation that would exceed the budget waits for running copies. If they cannot free
     enough memory, the step fails with `tf.errors.ResourceExhaustedError`; its message names the
-    op, the largest holders and the smallest budget that could work.
+    op, the largest holders and the least budget with room for it.
 
     Only one training at a time can use the devices of a process. To train several functions
     under one budget, use `tfswap.Session`; to share a device among processes, use `broker`.
