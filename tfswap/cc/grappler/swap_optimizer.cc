@@ -314,16 +314,16 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     ordering->delays = Delays(ordering->index);
     // In a graph without training, variables may be swapped by the caller without an entry in the
     // plan.
-    if (plan_.stream_weights || !Trains(ordering->index)) {
-      Append(LateReads(ordering->index), &ordering->delays);
-      const GraphDef late = WithEdges(ordering->index, ordering->graph, ordering->delays);
-      const absl::StatusOr<GraphIndex> index_of_late = GraphIndex::Build(late, functions);
-      if (!index_of_late.ok()) return index_of_late.status();
-      ordering->keep_ups = UpdateTurns(ordering->index, *index_of_late);
+    const bool streams = plan_.stream_weights || !Trains(ordering->index);
+    if (streams) Append(LateReads(ordering->index), &ordering->delays);
+    ordering->held_back = WithEdges(ordering->index, ordering->graph, ordering->delays);
+    if (streams) {
+      const absl::StatusOr<GraphIndex> late = GraphIndex::Build(ordering->held_back, functions);
+      if (!late.ok()) return late.status();
+      ordering->keep_ups = UpdateTurns(ordering->index, *late);
     } else {
       ordering->keep_ups = PromptUpdates(ordering->index);
     }
-    ordering->held_back = WithEdges(ordering->index, ordering->graph, ordering->delays);
     ordering->held_back =
         WithEdges(ordering->index, std::move(ordering->held_back), ordering->keep_ups);
     absl::StatusOr<GraphIndex> clock = GraphIndex::Build(ordering->held_back, functions);
