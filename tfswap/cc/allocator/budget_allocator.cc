@@ -81,7 +81,7 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
   if (ptr == nullptr) {
     KernelScope* scope = KernelScope::current;
     if (scope != nullptr && scope->now_or_never) {
-      ptr = ObtainNow(request, &refusal);
+      if (scope->evicts) ptr = ObtainNow(request, &refusal);
       scope->gave_way = ptr == nullptr;
     } else {
       ptr = ObtainOrWait(request, &refusal);

@@ -38,6 +38,8 @@ struct KernelScope {
   bool gave_way = false;
   // Fail (`gave_way`) instead of waiting, because this thread would have to free the memory itself.
   bool now_or_never = false;
+  // With `now_or_never`: evict for the allocation.
+  bool evicts = true;
   // Charge only so many bytes of a larger block at first; 0: all. DeviceAllocator::Pay() charges
   // the rest.
   int64_t pays = 0;

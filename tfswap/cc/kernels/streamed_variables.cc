@@ -29,9 +29,11 @@ namespace {
 // Name of the memory of a value that came back, in recordings and messages (plan/node_names.py).
 constexpr char kRestoredVariable[] = "tfswap/variable";
 
-// Number of variables to prefetch, and within how many uses; most variables are small and stay.
+// Prefetch variables of the next uses (most are small and stay), at least two and up to this part of
+// the budget: more would take the memory of the ops in between.
 constexpr int kPrefetchCount = 2;
 constexpr int kPrefetchUses = 16;
+constexpr int64_t kPrefetchPart = 4;
 
 // The memory of a value that is about to be replaced: none.
 class NoMemory : public tensorflow::TensorBuffer {
@@ -246,20 +248,20 @@ void StreamedVariables::Place(Var* var, Entry* entry, bool needed,
                             static_cast<int64_t>(value.TotalBytes()) >= kMinBytes &&
                             tensorflow::DataTypeCanUseMemcpy(value.dtype()) && !IsOnDevice(value);
   bool is_away = false;
-  if (is_elsewhere && !needed && static_cast<int64_t>(value.TotalBytes()) > FreeBytes()) {
-    const auto copied = CopyOut(value, PlacementRequest(), entry);
-    is_away = copied.ok() && *copied;
-    if (is_away) {
-      tensorflow::mutex_lock writing(*var->mu());
-      *var->tensor() = Tensor(value.dtype());
+  if (is_elsewhere) {
+    Tensor placed = Allocate(value.dtype(), value.shape(),
+                             needed ? MemoryWait::kNeeded : MemoryWait::kFree);
+    if (!placed.IsInitialized() && !needed) {
+      const auto copied = CopyOut(value, PlacementRequest(), entry);
+      is_away = copied.ok() && *copied;
+      if (!is_away) placed = Allocate(value.dtype(), value.shape(), MemoryWait::kNeeded);
     }
-  }
-  if (is_elsewhere && !is_away) {
-    Tensor placed = Allocate(value.dtype(), value.shape(), MemoryWait::kNeeded);
     if (placed.IsInitialized()) {
       CopyPastCache(placed.data(), value.data(), static_cast<int64_t>(value.TotalBytes()));
+    }
+    if (placed.IsInitialized() || is_away) {
       tensorflow::mutex_lock writing(*var->mu());
-      *var->tensor() = std::move(placed);
+      *var->tensor() = is_away ? Tensor(value.dtype()) : std::move(placed);
     }
   }
   value = Tensor();
@@ -297,19 +299,22 @@ Tensor StreamedVariables::Allocate(tensorflow::DataType dtype, const tensorflow:
                                    MemoryWait wait) {
   const bool needed = wait == MemoryWait::kNeeded;
   KernelScope scope(needed ? KernelScope::Role::kKernel : KernelScope::Role::kSwapIn, nullptr);
-  scope.now_or_never = wait == MemoryWait::kNone;
+  scope.now_or_never = wait == MemoryWait::kNone || wait == MemoryWait::kFree;
+  scope.evicts = wait != MemoryWait::kFree;
   tsl::profiler::ScopedMemoryDebugAnnotation annotation(kRestoredVariable);
   return Tensor(allocator_, dtype, shape);
 }
 
 absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, MemoryWait wait) {
   const Tensor value = Allocate(var->tensor()->dtype(), entry->shape, wait);
-  if (!value.IsInitialized()) {
-    const std::string why = allocator_->budget()->TakeUnreportedShortage();
-    return absl::ResourceExhaustedError(
-        absl::StrCat("tfswap: not enough memory to restore a variable of ",
-                     ReadableBytes(entry->bytes), ". ", why));
-  }
+  if (value.IsInitialized()) return Fill(var, entry, value);
+  const std::string why = allocator_->budget()->TakeUnreportedShortage();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("tfswap: not enough memory to restore a variable of ",
+                   ReadableBytes(entry->bytes), ". ", why));
+}
+
+absl::Status StreamedVariables::Fill(Var* var, Entry* entry, const Tensor& value) {
   const absl::Status status =
       engine_->CopyVariableIn(entry->far_copy, entry->request, value.data());
   if (!status.ok()) return status;
@@ -535,18 +540,16 @@ void StreamedVariables::SwapIn(VarPtr var, std::function<void()> done) {
   });
 }
 
-int64_t StreamedVariables::FreeBytes() const {
-  const BudgetStats stats = allocator_->budget()->Stats();
-  return stats.budget_bytes - stats.bytes_in_use;
-}
-
 std::pair<StreamedVariables::VarPtr, int64_t> StreamedVariables::NextAwayLocked() const {
-  int ahead = 0;  // more would take the memory of the ops in between
+  const int64_t window_bytes = allocator_->budget()->Stats().budget_bytes / kPrefetchPart;
+  int ahead = 0;
+  int64_t ahead_bytes = 0;
   for (const auto& [key, distance] : order_.Next(kPrefetchUses)) {
     const auto known = entries_.find(static_cast<Var*>(const_cast<void*>(key)));
     const bool leaves = known != entries_.end() && known->second.bytes > 0;
     if (!leaves) continue;
-    if (++ahead > kPrefetchCount) break;
+    ahead_bytes += known->second.bytes;
+    if (++ahead > kPrefetchCount && ahead_bytes > window_bytes) break;
     if (known->second.state == State::kInFarMemory) {
       return {known->second.var.GetNewRef(), distance};
     }
@@ -570,9 +573,12 @@ void StreamedVariables::Prefetch(bool at_once) {
     entry->state = State::kFetching;
     const int64_t bytes = entry->bytes;
     lock.unlock();
-    const int64_t missing = bytes - FreeBytes();
-    if (missing > 0) Evict(missing, distance);
-    const bool fetched = bytes <= FreeBytes() && Fetch(var, entry, MemoryWait::kNone).ok();
+    Tensor value = Allocate(var->tensor()->dtype(), entry->shape, MemoryWait::kFree);
+    if (!value.IsInitialized() && Evict(bytes, distance) > 0) {
+      value = Allocate(var->tensor()->dtype(), entry->shape, MemoryWait::kFree);
+    }
+    const bool fetched = value.IsInitialized() && Fill(var, entry, value).ok();
+    value = Tensor();
     lock.lock();
     entry->state = fetched ? State::kOnDevice : State::kInFarMemory;
     moved_.notify_all();

@@ -83,9 +83,9 @@ class StreamedVariables : public KernelGuard {
 
  private:
   enum class State { kOnDevice, kEvicting, kInFarMemory, kFetching, kAssigning };
-  // How a fetch waits for memory: like a kernel that needs the value now, like a planned swap-in,
-  // or not at all.
-  enum class MemoryWait { kNeeded, kPlanned, kNone };
+  // How a fetch gets memory: like a kernel that needs the value now, like a planned swap-in, or
+  // without waiting; kFree also without evicting.
+  enum class MemoryWait { kNeeded, kPlanned, kNone, kFree };
 
   struct Entry {
     State state = State::kOnDevice;
@@ -124,6 +124,8 @@ class StreamedVariables : public KernelGuard {
                               std::unique_lock<std::mutex>* lock);
   // Fetch the value. The state must be kFetching and the lock not be held.
   absl::Status Fetch(tensorflow::Var* var, Entry* entry, MemoryWait wait);
+  // The same, into the memory of `value`.
+  absl::Status Fill(tensorflow::Var* var, Entry* entry, const tensorflow::Tensor& value);
   // Evict the value if it is unused and large enough. Return the freed bytes, or -1 if far memory
   // is full. Releases the lock during the copy.
   absl::StatusOr<int64_t> TryEvict(tensorflow::Var* var, const PlacementRequest& request,
@@ -140,7 +142,6 @@ class StreamedVariables : public KernelGuard {
   std::pair<VarPtr, int64_t> NextAwayLocked() const;
   // Return whether its memory belongs to the device.
   bool IsOnDevice(const tensorflow::Tensor& value) const;
-  int64_t FreeBytes() const;
 
   DeviceAllocator* const allocator_;
   CopyEngine* const engine_;
