@@ -184,6 +184,5 @@ def _runs_of(folder: str) -> FunctionRuns | None:
             raise
         warnings.warn(f"tfswap: the model runs without its plan: {error}", stacklevel=2)
         options = None
-    # All weights are read at once, for which an idle budget may have no room.
-    SwapSession.end_if_idle()
+    SwapSession.prepare_for_model()
     return None if options is None else FunctionRuns(options)

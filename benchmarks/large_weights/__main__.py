@@ -8,8 +8,9 @@ A Gemma 2B, whose weights take 9.3 GiB, in 4 GiB of memory (stock TensorFlow nee
         --width 2048 --intermediate 32768 --vocabulary 256000 --batch 1 --tokens 64 \
         --budget 2600 --host 64 --limit 4096
 
-Needs KerasHub (pip install keras-hub), and root for memory cgroups. Weights are random. Each case
-runs in separate processes, in turns:
+Needs KerasHub (pip install keras-hub), and root for memory cgroups. Weights are random; with
+--preset they are saved first, and each process loads them. Each case runs in separate processes, in
+turns:
 
     stock      without tfswap and without a limit
     tfswap     under TFSWAP_BUDGET, a share of the weights, in a memory cgroup of the budget, far
@@ -21,7 +22,8 @@ device, from the first allocation on), rss_peak_mib (of the process), step_s (me
 half; for "generate": of a token), stock_step_s, os_swap_step_s, bound_s (the larger one of
 stock_step_s and what moving the weights takes that do not fit, at the speed of far memory in that
 run: twice in training, once otherwise), ratio_of_bound, os_swap_ratio (to step_s), equal (losses,
-predictions or tokens, bit for bit), built_s, stock_built_s. null: it failed or ran out of memory.
+predictions or tokens, bit for bit), built_s and stock_built_s (seconds until the model is built or
+loaded). null: it failed or ran out of memory.
 
 The exit status is 1 if a case under tfswap fails, 2 if something is missing.
 """
@@ -64,6 +66,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--preset", action="store_true", help="load the weights from a preset")
     parser.add_argument("--skip", default="", help="os_swap: not beside the kernel's swapping")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--timeout", type=float, default=1800, help="seconds for a process (1800)")
@@ -72,15 +75,20 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run(
-    options: argparse.Namespace, model: str, mode: str, environment: dict[str, str], cgroup: Any
-) -> dict[str, Any]:
-    """Run one process; return its result, none if it failed."""
+    options: argparse.Namespace,
+    model: str,
+    mode: str,
+    preset: str,
+    environment: dict[str, str],
+    cgroup: Any,
+) -> dict[str, Any] | None:
+    """Run one process; return its result, None if it failed."""
     intermediate = options.intermediate or 8 * options.width
     sizes = (options.layers, options.width, options.vocabulary, options.batch, options.tokens)
     numbers = (*sizes, intermediate, options.steps)
     command = (sys.executable, "-m", "benchmarks.large_weights.case", model, mode)
     with subprocess.Popen(
-        [*command, *map(str, numbers)],
+        [*command, *map(str, numbers), *filter(None, [preset])],
         stdout=subprocess.PIPE,
         stderr=None if options.verbose else subprocess.DEVNULL,
         env={
@@ -98,10 +106,10 @@ def run(
             child.kill()
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-            return {}
+            return None
     if child.returncode:
         print(f"{model}, {mode}: a process ended with {child.returncode}", file=sys.stderr)
-        return {}
+        return None
     result: dict[str, Any] = json.loads(output.splitlines()[-1])
     return result
 
@@ -119,10 +127,12 @@ def _bound_s(mode: str, stock_s: float, away_bytes: float, result: dict[str, Any
     return max(stock_s, passes * away_bytes * busy_s / moved if moved else 0)
 
 
-def case(options: argparse.Namespace, model: str, mode: str, skipped: set[str]) -> dict[str, Any]:
+def case(
+    options: argparse.Namespace, model: str, mode: str, preset: str, skipped: set[str]
+) -> dict[str, Any]:
     """Run a case; return its line."""
-    stock = run(options, model, mode, {}, None)
-    if not stock:
+    stock = run(options, model, mode, preset, {}, None)
+    if stock is None:
         raise SystemExit(f"{model}, {mode}: stock TensorFlow failed; see --verbose")
     weights_bytes = stock["weights_bytes"]
     share = options.share or (0.5 if mode == "full" else 0.25)
@@ -135,9 +145,10 @@ def case(options: argparse.Namespace, model: str, mode: str, skipped: set[str]) 
         environment["TFSWAP_SPILL_DIR"] = str(options.folder)
     with MemoryLimit() as cgroup, SwapFile(options.folder, 4 * weights_bytes + (1 << 30)):
         cgroup.set_bytes(limit_mib * MIB)
-        ours = run(options, model, mode, environment, cgroup)
-        theirs = {} if "os_swap" in skipped else run(options, model, mode, {}, cgroup)
-    step_s, stock_s, os_s = _step_s(ours), _step_s(stock), _step_s(theirs)
+        ours = run(options, model, mode, preset, environment, cgroup) or {}
+        is_skipped = "os_swap" in skipped
+        theirs = None if is_skipped else run(options, model, mode, preset, {}, cgroup)
+    step_s, stock_s, os_s = _step_s(ours), _step_s(stock), _step_s(theirs or {})
     line: dict[str, Any] = {
         "model": model,
         "mode": mode,
@@ -173,12 +184,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = False
     try:
         for model in options.models.split(","):
-            for mode in options.modes.split(","):
-                if model == "bert" and mode == "generate":
-                    continue  # it generates no text
-                line = case(options, model, mode, skipped)
-                failed |= line["step_s"] is None
-                print(json.dumps(line), flush=True)
+            with tempfile.TemporaryDirectory(prefix="preset-", dir=options.folder) as folder:
+                preset = folder if options.preset else ""
+                if preset and run(options, model, "save", preset, {}, None) is None:
+                    raise SystemExit(f"{model}: its preset could not be saved; see --verbose")
+                for mode in options.modes.split(","):
+                    if model == "bert" and mode == "generate":
+                        continue  # it generates no text
+                    line = case(options, model, mode, preset, skipped)
+                    failed |= line["step_s"] is None
+                    print(json.dumps(line), flush=True)
     except NotAllowed as error:
         print(f"benchmarks.large_weights: {error}", file=sys.stderr)
         return 2

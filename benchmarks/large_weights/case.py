@@ -1,9 +1,10 @@
 r"""Run one case, in a process that `benchmarks.large_weights` starts; print a JSON object.
 
     python -m benchmarks.large_weights.case MODEL MODE LAYERS WIDTH VOCABULARY BATCH TOKENS \
-        INTERMEDIATE STEPS
+        INTERMEDIATE STEPS [PRESET]
 
-Under tfswap if TFSWAP_BUDGET is set, from the first allocation on.
+With a folder of a KerasHub preset, the weights are loaded from there; MODE "save" makes such a
+folder. Under tfswap if TFSWAP_BUDGET is set, from the first allocation on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if IS_SWAPPED:
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
-from benchmarks.large_weights.hub_models import Size, build, data  # noqa: E402
+from benchmarks.large_weights.hub_models import Size, build, build_backbone, data  # noqa: E402
 
 GENERATED_TOKENS = 16
 
@@ -75,12 +76,16 @@ def main(model_name: str, mode: str, *numbers: str) -> None:
     """Build the model, run the mode, and print what was measured."""
     import tensorflow as tf
 
-    *sizes, steps = map(int, numbers)
-    size = Size(*sizes)
+    *sizes, steps = map(int, numbers[:7])
+    size, preset = Size(*sizes), "".join(numbers[7:])
     tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(1)
+    if mode == "save":
+        build_backbone(model_name, size).save_to_preset(preset)
+        print("{}")
+        return
     begin_s = time.perf_counter()
-    model = build(model_name, mode, size)
+    model = build(model_name, mode, size, preset)
     built_s = time.perf_counter() - begin_s
     clock = Steps()
     x, y = data(model_name, size, steps)

@@ -1,4 +1,4 @@
-"""KerasHub models with random weights."""
+"""KerasHub models with random weights, or with those of a preset."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import keras_hub
 import numpy as np
 
 HEADS = 8
@@ -34,36 +35,18 @@ class Size:
     intermediate: int
 
 
-def _gemma(size: Size) -> tuple[Any, Any]:
-    from keras_hub.models import GemmaBackbone, GemmaCausalLM
-
-    backbone = GemmaBackbone(
-        vocabulary_size=size.vocabulary,
-        num_layers=size.layers,
-        num_query_heads=HEADS,
-        num_key_value_heads=1,
-        hidden_dim=size.width,
-        intermediate_dim=size.intermediate,
-        head_dim=size.width // HEADS,
-    )
-    return backbone, GemmaCausalLM
+def _llama_like(size: Size, key_value_heads: int, intermediate: int) -> dict[str, Any]:
+    return {
+        "vocabulary_size": size.vocabulary,
+        "num_layers": size.layers,
+        "num_query_heads": HEADS,
+        "num_key_value_heads": key_value_heads,
+        "hidden_dim": size.width,
+        "intermediate_dim": intermediate,
+    }
 
 
-def _llama3(size: Size) -> tuple[Any, Any]:
-    from keras_hub.models import Llama3Backbone, Llama3CausalLM
-
-    backbone = Llama3Backbone(
-        vocabulary_size=size.vocabulary,
-        num_layers=size.layers,
-        num_query_heads=HEADS,
-        num_key_value_heads=2,
-        hidden_dim=size.width,
-        intermediate_dim=4 * size.width,
-    )
-    return backbone, Llama3CausalLM
-
-
-def _of_gpt2_and_bert(size: Size) -> dict[str, Any]:
+def _bert_like(size: Size) -> dict[str, Any]:
     return {
         "vocabulary_size": size.vocabulary,
         "num_layers": size.layers,
@@ -75,29 +58,37 @@ def _of_gpt2_and_bert(size: Size) -> dict[str, Any]:
     }
 
 
-def _gpt2(size: Size) -> tuple[Any, Any]:
-    from keras_hub.models import GPT2Backbone, GPT2CausalLM
-
-    return GPT2Backbone(**_of_gpt2_and_bert(size)), GPT2CausalLM
-
-
-def _bert(size: Size) -> tuple[Any, Any]:
-    from keras_hub.models import BertBackbone, BertTextClassifier
-
-    return BertBackbone(**_of_gpt2_and_bert(size)), BertTextClassifier
-
-
-MODELS: dict[str, Callable[[Size], tuple[Any, Any]]] = {
-    "gemma": _gemma,
-    "llama3": _llama3,
-    "gpt2": _gpt2,
-    "bert": _bert,
+# The classes of a model's backbone and task in KerasHub, and the backbone's arguments.
+MODELS: dict[str, tuple[str, str, Callable[[Size], dict[str, Any]]]] = {
+    "gemma": (
+        "GemmaBackbone",
+        "GemmaCausalLM",
+        lambda size: {
+            **_llama_like(size, 1, size.intermediate),
+            "head_dim": size.width // HEADS,
+        },
+    ),
+    "llama3": (
+        "Llama3Backbone",
+        "Llama3CausalLM",
+        lambda size: _llama_like(size, 2, 4 * size.width),
+    ),
+    "gpt2": ("GPT2Backbone", "GPT2CausalLM", _bert_like),
+    "bert": ("BertBackbone", "BertTextClassifier", _bert_like),
 }
 
 
-def build(model: str, mode: str, size: Size) -> Any:
+def build_backbone(model: str, size: Size, preset: str = "") -> Any:
+    """Return a backbone with random weights, or those of a preset's folder."""
+    name, _, arguments = MODELS[model]
+    kind = getattr(keras_hub.models, name)
+    return kind.from_preset(preset) if preset else kind(**arguments(size))
+
+
+def build(model: str, mode: str, size: Size, preset: str = "") -> Any:
     """Return a compiled model; with "lora", of rank 4."""
-    backbone, task = MODELS[model](size)
+    backbone = build_backbone(model, size, preset)
+    task = getattr(keras_hub.models, MODELS[model][1])
     if mode == "lora":
         backbone.enable_lora(rank=4)
     is_classifier = model == "bert"

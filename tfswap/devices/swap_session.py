@@ -6,6 +6,7 @@ import dataclasses
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from tfswap.devices import device_holder
@@ -130,9 +131,17 @@ class SwapSession:
             )
 
     @staticmethod
-    def end_if_idle() -> None:
-        """Take the devices from the session that has them, if it is idle."""
-        device_holder.of_process.end_unless_busy()
+    def prepare_for_model() -> None:
+        """Take the devices from an idle session, whose budget may have no room for a new model.
+
+        The session that stands by gets them, if there is one: it moves variables.
+        """
+        standby = device_holder.of_process.standby()
+        if standby is None:
+            device_holder.of_process.end_unless_busy()
+            return
+        with suppress(DeviceBusy):
+            standby.stand_by()
 
     def acquire(self) -> bool:
         """Acquire the devices unless the session has them, and mark it as not idle.

@@ -1,4 +1,4 @@
-"""Hooks that make Keras need less of the device's memory between steps, and `replica_values`.
+"""Hooks that make Keras need less of the device's memory between steps, and two for TensorFlow.
 
 Random initializers run as functions, whose ops reuse one buffer: eagerly, each of their ops (random
 numbers, times a standard deviation, plus a mean) has a buffer of the variable's size, and all exist
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tfswap.hooks import eager, keras_checkpoints, replica_values
+from tfswap.hooks import checkpoint_reads, eager, keras_checkpoints, replica_values
 from tfswap.ops import library
 
 # A function is not worth its trace (some 10 ms) for smaller variables.
@@ -35,7 +35,7 @@ def begin() -> None:
     _callers += 1
     if _undo:
         return
-    _undo.append(replica_values.begin())
+    _undo.extend((replica_values.begin(), checkpoint_reads.begin()))
     try:
         import keras
     except ImportError:
