@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 
 import keras
@@ -295,6 +296,36 @@ def test_a_plan_moves_variables_across_the_steps_end(tmp_path):
     assert again.losses == plain.losses
     assert max(again.peaks) <= budget
     assert with_plan.report.bytes_out_per_step >= sum(each.size_bytes for each in away)
+
+
+def test_variables_are_fetched_while_the_ops_before_run():
+    """The link is slow: without this, a call would take 1 s longer than its ops."""
+    stack, sleep_s, link = Stack(), 0.15, 40 * MIB
+
+    def sleep(x):
+        time.sleep(sleep_s)
+        return x
+
+    @tf.function
+    def serve(x):
+        for weight in stack.weights:
+            x = tf.nn.relu(tf.matmul(x, weight) + stack.bias)
+            x = tf.ensure_shape(tf.py_function(sleep, [x], tf.float32), [None, WIDTH])
+        return x
+
+    with tfswap.Session(
+        budget=others_bytes() + BUDGET, stream_weights=True, link_bandwidth=link, verbose=0
+    ):
+        for _ in range(2):
+            serve(inputs())
+        before, calls_s = tfswap.memory_stats()["bytes_in"], []
+        for _ in range(3):
+            begin_s = time.perf_counter()
+            serve(inputs())
+            calls_s.append(time.perf_counter() - begin_s)
+        fetch_s = (tfswap.memory_stats()["bytes_in"] - before) / 3 / link
+    assert fetch_s >= 0.5
+    assert min(calls_s) <= LAYERS * sleep_s + fetch_s / 2
 
 
 # In a process of its own, where nothing else takes memory.
