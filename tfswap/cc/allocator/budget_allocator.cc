@@ -211,6 +211,7 @@ void* BudgetAllocator::Obtain(const Request& request, Refusal* refusal) {
   }
   if (spare_ == nullptr) return nullptr;
   if (!spare_->Grows()) return fallback();
+  if (!KernelScope::TakesIdle()) return nullptr;
   const int64_t missing = Beyond(request.counted());
   if (spare_->Release(missing) == 0) return nullptr;
   if (!TryReserve(request.counted())) {

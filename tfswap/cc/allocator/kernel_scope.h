@@ -38,8 +38,10 @@ struct KernelScope {
   bool gave_way = false;
   // Fail (`gave_way`) instead of waiting, because this thread would have to free the memory itself.
   bool now_or_never = false;
-  // With `now_or_never`: evict for the allocation.
+  // With `now_or_never`: evict for the allocation; release other idle memory for it, whose next
+  // user has to get new pages then.
   bool evicts = true;
+  bool takes_idle = true;
   // Charge only so many bytes of a larger block at first; 0: all. DeviceAllocator::Pay() charges
   // the rest.
   int64_t pays = 0;
@@ -57,6 +59,8 @@ struct KernelScope {
     const int64_t pays = current == nullptr ? 0 : current->pays;
     return pays > 0 && pays < bytes ? pays : bytes;
   }
+  // Return whether this thread's allocation may release other idle memory.
+  static bool TakesIdle() { return current == nullptr || current->takes_idle; }
 };
 
 }  // namespace tfswap

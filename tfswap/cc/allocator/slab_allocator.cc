@@ -77,7 +77,8 @@ void SlabAllocator::Count(Counted served, int64_t bytes) {
 }
 
 void* SlabAllocator::AllocateUnplanned(bool lasts, int64_t bytes) {
-  const int64_t offset = slab()->ClaimUnplanned(bytes, KernelScope::PaysFor(bytes));
+  const int64_t offset =
+      slab()->ClaimUnplanned(bytes, KernelScope::PaysFor(bytes), KernelScope::TakesIdle());
   if (offset < 0) return nullptr;
   Count(lasts ? kLasting : kMoved, bytes);
   return slab()->At(offset);
@@ -160,7 +161,8 @@ void* SlabAllocator::AllocateFallback(size_t alignment, size_t bytes) {
   const int64_t pays = KernelScope::PaysFor(size);
   const bool at_its_place = slot != nullptr && !lasts && slot->bytes == size &&
                             slab()->Claim(slot->offset, size, pays) == Slab::Claimed::kYes;
-  int64_t offset = at_its_place ? slot->offset : slab()->ClaimUnplanned(size, pays);
+  int64_t offset =
+      at_its_place ? slot->offset : slab()->ClaimUnplanned(size, pays, KernelScope::TakesIdle());
   if (offset < 0) offset = slab()->ClaimPaid(size);
   if (offset < 0) return nullptr;
   // It was counted as missed when it was passed on.

@@ -29,8 +29,8 @@ namespace {
 // Name of the memory of a value that came back, in recordings and messages (plan/node_names.py).
 constexpr char kRestoredVariable[] = "tfswap/variable";
 
-// Prefetch variables of the next uses (most are small and stay), at least two and up to this part of
-// the budget: more would take the memory of the ops in between.
+// Prefetch variables of the next uses (most are small and stay), at least two and up to this part
+// of the budget: more would take the memory of the ops in between.
 constexpr int kPrefetchCount = 2;
 constexpr int kPrefetchUses = 16;
 constexpr int64_t kPrefetchPart = 4;
@@ -249,8 +249,8 @@ void StreamedVariables::Place(Var* var, Entry* entry, bool needed,
                             tensorflow::DataTypeCanUseMemcpy(value.dtype()) && !IsOnDevice(value);
   bool is_away = false;
   if (is_elsewhere) {
-    Tensor placed = Allocate(value.dtype(), value.shape(),
-                             needed ? MemoryWait::kNeeded : MemoryWait::kFree);
+    Tensor placed =
+        Allocate(value.dtype(), value.shape(), needed ? MemoryWait::kNeeded : MemoryWait::kIdle);
     if (!placed.IsInitialized() && !needed) {
       const auto copied = CopyOut(value, PlacementRequest(), entry);
       is_away = copied.ok() && *copied;
@@ -299,8 +299,9 @@ Tensor StreamedVariables::Allocate(tensorflow::DataType dtype, const tensorflow:
                                    MemoryWait wait) {
   const bool needed = wait == MemoryWait::kNeeded;
   KernelScope scope(needed ? KernelScope::Role::kKernel : KernelScope::Role::kSwapIn, nullptr);
-  scope.now_or_never = wait == MemoryWait::kNone || wait == MemoryWait::kFree;
-  scope.evicts = wait != MemoryWait::kFree;
+  scope.now_or_never = wait >= MemoryWait::kNone;
+  scope.evicts = wait < MemoryWait::kIdle;
+  scope.takes_idle = wait != MemoryWait::kFree;
   tsl::profiler::ScopedMemoryDebugAnnotation annotation(kRestoredVariable);
   return Tensor(allocator_, dtype, shape);
 }
@@ -575,7 +576,7 @@ void StreamedVariables::Prefetch(bool at_once) {
     lock.unlock();
     Tensor value = Allocate(var->tensor()->dtype(), entry->shape, MemoryWait::kFree);
     if (!value.IsInitialized() && Evict(bytes, distance) > 0) {
-      value = Allocate(var->tensor()->dtype(), entry->shape, MemoryWait::kFree);
+      value = Allocate(var->tensor()->dtype(), entry->shape, MemoryWait::kIdle);
     }
     const bool fetched = value.IsInitialized() && Fill(var, entry, value).ok();
     value = Tensor();

@@ -84,8 +84,8 @@ class StreamedVariables : public KernelGuard {
  private:
   enum class State { kOnDevice, kEvicting, kInFarMemory, kFetching, kAssigning };
   // How a fetch gets memory: like a kernel that needs the value now, like a planned swap-in, or
-  // without waiting; kFree also without evicting.
-  enum class MemoryWait { kNeeded, kPlanned, kNone, kFree };
+  // without waiting; kIdle also without evicting, kFree from one free range only.
+  enum class MemoryWait { kNeeded, kPlanned, kNone, kIdle, kFree };
 
   struct Entry {
     State state = State::kOnDevice;

@@ -138,7 +138,8 @@ Slab::Claimed Slab::Claim(int64_t offset, int64_t bytes, int64_t paid) {
   return ClaimIn(capacity_bytes_, offset, bytes, paid);
 }
 
-Slab::Claimed Slab::ClaimIn(int64_t end, int64_t offset, int64_t bytes, int64_t paid) {
+Slab::Claimed Slab::ClaimIn(int64_t end, int64_t offset, int64_t bytes, int64_t paid,
+                            bool takes_idle) {
   const int64_t first = offset / kGranuleBytes;
   const int64_t last = (offset + std::max<int64_t>(bytes, 1) + kGranuleBytes - 1) / kGranuleBytes;
   if (offset < 0 || last * kGranuleBytes > end) return Claimed::kOutside;
@@ -151,7 +152,7 @@ Slab::Claimed Slab::ClaimIn(int64_t end, int64_t offset, int64_t bytes, int64_t 
   }
   const bool in_part = paid > 0 && paid < bytes;
   const int64_t backed_end = in_part ? offset + paid : last * kGranuleBytes;
-  if (!Commit(offset / kChunkBytes, (backed_end + kChunkBytes - 1) / kChunkBytes)) {
+  if (!Commit(offset / kChunkBytes, (backed_end + kChunkBytes - 1) / kChunkBytes, takes_idle)) {
     ReleaseGranules(first, last);
     return Claimed::kNoMemory;
   }
@@ -171,12 +172,14 @@ bool Slab::Pay(int64_t offset, int64_t paid) {
   return true;
 }
 
-int64_t Slab::ClaimUnplanned(int64_t bytes, int64_t paid) {
-  const int64_t backed = ClaimUnplannedIn(backed_end_[1].load() * kChunkBytes, bytes, paid, true);
-  return backed >= 0 ? backed : ClaimUnplannedIn(whole_bytes_, bytes, paid, false);
+int64_t Slab::ClaimUnplanned(int64_t bytes, int64_t paid, bool takes_idle) {
+  const int64_t backed_end = backed_end_[1].load() * kChunkBytes;
+  const int64_t backed = ClaimUnplannedIn(backed_end, bytes, paid, true, false);
+  return backed >= 0 ? backed : ClaimUnplannedIn(whole_bytes_, bytes, paid, false, takes_idle);
 }
 
-int64_t Slab::ClaimUnplannedIn(int64_t end, int64_t bytes, int64_t paid, bool only_backed) {
+int64_t Slab::ClaimUnplannedIn(int64_t end, int64_t bytes, int64_t paid, bool only_backed,
+                               bool takes_idle) {
   const int64_t wanted = (std::max<int64_t>(bytes, 1) + kGranuleBytes - 1) / kGranuleBytes;
   int64_t run = 0;
   // Search upwards; granules from `granule` on have not been checked.
@@ -193,7 +196,7 @@ int64_t Slab::ClaimUnplannedIn(int64_t end, int64_t bytes, int64_t paid, bool on
     granule += clear;
     if (run >= wanted) {
       const int64_t offset = (granule - run) * kGranuleBytes;
-      const Claimed claimed = ClaimIn(whole_bytes_, offset, bytes, paid);
+      const Claimed claimed = ClaimIn(whole_bytes_, offset, bytes, paid, takes_idle);
       if (claimed == Claimed::kYes) return offset;
       if (claimed != Claimed::kTaken) return -1;
       run = 0;  // another thread was faster
@@ -333,7 +336,7 @@ uint64_t Slab::Taken(int64_t word) const {
   return whole != 0 ? ~uint64_t{0} : taken_[word].load(std::memory_order_relaxed);
 }
 
-bool Slab::Commit(int64_t first_chunk, int64_t last_chunk) {
+bool Slab::Commit(int64_t first_chunk, int64_t last_chunk, bool takes_idle) {
   bool backed = true;
   for (int64_t i = first_chunk / 64; backed && i * 64 < last_chunk; ++i) {
     const uint64_t mask = Mask(i, first_chunk, last_chunk);
@@ -347,7 +350,7 @@ bool Slab::Commit(int64_t first_chunk, int64_t last_chunk) {
   }
   if (missing > 0 && account_ != nullptr && !account_->TryReserve(missing)) {
     // Release idle chunks to reuse their memory.
-    if (DecommitIdle(missing) == 0 || !account_->TryReserve(missing)) return false;
+    if (!takes_idle || DecommitIdle(missing) == 0 || !account_->TryReserve(missing)) return false;
   }
   committed_.fetch_add(missing);
   std::atomic<int64_t>& backed_end = backed_end_[first_chunk * kChunkBytes >= capacity_bytes_];

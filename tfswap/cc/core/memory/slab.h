@@ -74,8 +74,8 @@ class Slab {
   // If `paid` is positive, only the first `paid` bytes are committed.
   Claimed Claim(int64_t offset, int64_t bytes, int64_t paid = 0);
   // Claim the lowest free range of the second half that is committed, or else the lowest one; -1 if
-  // its memory cannot be committed.
-  int64_t ClaimUnplanned(int64_t bytes, int64_t paid = 0);
+  // its memory cannot be committed. `takes_idle`: release other idle memory for it.
+  int64_t ClaimUnplanned(int64_t bytes, int64_t paid = 0, bool takes_idle = true);
   // Claim the highest free range that is already committed, in either half; -1 if there is none.
   int64_t ClaimPaid(int64_t bytes);
   void Release(int64_t offset);
@@ -126,11 +126,12 @@ class Slab {
   uint64_t Taken(int64_t word) const;
   int64_t ClaimedIn(int64_t first_chunk, int64_t last_chunk) const;
   std::string PictureOf(int64_t begin, int64_t end, int64_t width) const;
-  Claimed ClaimIn(int64_t end, int64_t offset, int64_t bytes, int64_t paid);
-  int64_t ClaimUnplannedIn(int64_t end, int64_t bytes, int64_t paid, bool only_backed);
+  Claimed ClaimIn(int64_t end, int64_t offset, int64_t bytes, int64_t paid, bool takes_idle = true);
+  int64_t ClaimUnplannedIn(int64_t end, int64_t bytes, int64_t paid, bool only_backed,
+                           bool takes_idle);
   // The highest free range of backed chunks in [begin, end); -1 if there is none.
   int64_t ClaimPaidIn(int64_t begin, int64_t end, int64_t bytes);
-  bool Commit(int64_t first_chunk, int64_t last_chunk);
+  bool Commit(int64_t first_chunk, int64_t last_chunk, bool takes_idle = true);
   // Call these two with commit_mu_ held.
   int64_t DecommitIdle(int64_t bytes);
   bool DecommitChunk(int64_t chunk);
