@@ -173,22 +173,11 @@ bool Slab::Pay(int64_t offset, int64_t paid) {
 }
 
 int64_t Slab::ClaimUnplanned(int64_t bytes, int64_t paid, bool takes_idle) {
-  const int64_t backed_end = backed_end_[1].load() * kChunkBytes;
-  const int64_t backed = ClaimUnplannedIn(backed_end, bytes, paid, true, false);
-  return backed >= 0 ? backed : ClaimUnplannedIn(whole_bytes_, bytes, paid, false, takes_idle);
-}
-
-int64_t Slab::ClaimUnplannedIn(int64_t end, int64_t bytes, int64_t paid, bool only_backed,
-                               bool takes_idle) {
   const int64_t wanted = (std::max<int64_t>(bytes, 1) + kGranuleBytes - 1) / kGranuleBytes;
+  const int64_t end = whole_bytes_ / kGranuleBytes;
   int64_t run = 0;
   // Search upwards; granules from `granule` on have not been checked.
-  for (int64_t granule = capacity_bytes_ / kGranuleBytes; granule < end / kGranuleBytes;) {
-    if (only_backed && !IsBacked(granule / kGranulesAChunk)) {
-      granule = (granule / kGranulesAChunk + 1) * kGranulesAChunk;
-      run = 0;
-      continue;
-    }
+  for (int64_t granule = capacity_bytes_ / kGranuleBytes; granule < end;) {
     const uint64_t word = Taken(granule / kWordGranules) >> (granule % kWordGranules);
     const int64_t left = kWordGranules - granule % kWordGranules;
     const int64_t clear = word == 0 ? left : __builtin_ctzll(word);

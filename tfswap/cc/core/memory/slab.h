@@ -73,8 +73,8 @@ class Slab {
   // Claim [offset, offset + bytes) in whole granules. `offset` must be a multiple of kGranuleBytes.
   // If `paid` is positive, only the first `paid` bytes are committed.
   Claimed Claim(int64_t offset, int64_t bytes, int64_t paid = 0);
-  // Claim the lowest free range of the second half that is committed, or else the lowest one; -1 if
-  // its memory cannot be committed. `takes_idle`: release other idle memory for it.
+  // Claim the lowest free range of the second half; -1 if its memory cannot be committed.
+  // `takes_idle`: release other idle memory for it.
   int64_t ClaimUnplanned(int64_t bytes, int64_t paid = 0, bool takes_idle = true);
   // Claim the highest free range that is already committed, in either half; -1 if there is none.
   int64_t ClaimPaid(int64_t bytes);
@@ -127,8 +127,6 @@ class Slab {
   int64_t ClaimedIn(int64_t first_chunk, int64_t last_chunk) const;
   std::string PictureOf(int64_t begin, int64_t end, int64_t width) const;
   Claimed ClaimIn(int64_t end, int64_t offset, int64_t bytes, int64_t paid, bool takes_idle = true);
-  int64_t ClaimUnplannedIn(int64_t end, int64_t bytes, int64_t paid, bool only_backed,
-                           bool takes_idle);
   // The highest free range of backed chunks in [begin, end); -1 if there is none.
   int64_t ClaimPaidIn(int64_t begin, int64_t end, int64_t bytes);
   bool Commit(int64_t first_chunk, int64_t last_chunk, bool takes_idle = true);
