@@ -12,7 +12,11 @@ from benchmarks.expectations import judge, read
 from benchmarks.measurements import measure
 
 EXPECTED = read()
-JUDGED = sorted({entry["benchmark"] for entry in EXPECTED})
+SLOW = ("budget_sweep",)
+JUDGED = [
+    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
+    for name in sorted({entry["benchmark"] for entry in EXPECTED})
+]
 # Run times are not checked on any machine.
 _LIMIT_S = 1800.0
 

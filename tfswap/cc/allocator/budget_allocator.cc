@@ -80,8 +80,8 @@ void* BudgetAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
   void* ptr = MustDefer() ? nullptr : Obtain(request, &refusal);
   if (ptr == nullptr) {
     KernelScope* scope = KernelScope::current;
-    if (scope != nullptr && scope->now_or_never) {
-      if (scope->evicts) ptr = ObtainNow(request, &refusal);
+    if (scope != nullptr && scope->effort != KernelScope::Effort::kWait) {
+      if (scope->effort == KernelScope::Effort::kEvict) ptr = ObtainNow(request, &refusal);
       scope->gave_way = ptr == nullptr;
     } else {
       ptr = ObtainOrWait(request, &refusal);

@@ -16,6 +16,9 @@ class XlaLaunch;
 // inside one on the stack, and copy threads create one for each swap-in.
 struct KernelScope {
   enum class Role { kKernel, kSwapIn };
+  // What an allocation may do for memory that is not free: wait for it; or, at once, evict; release
+  // other idle memory, whose next user has to get new pages then; nothing.
+  enum class Effort { kWait, kEvict, kTakeIdle, kTakeFree };
 
   KernelScope(Role role, tensorflow::OpKernelContext* context)
       : role(role), context(context), outer(current) {
@@ -36,12 +39,9 @@ struct KernelScope {
   // allocation fails and `gave_way` is set.
   std::function<bool()> give_way;
   bool gave_way = false;
-  // Fail (`gave_way`) instead of waiting, because this thread would have to free the memory itself.
-  bool now_or_never = false;
-  // With `now_or_never`: evict for the allocation; release other idle memory for it, whose next
-  // user has to get new pages then.
-  bool evicts = true;
-  bool takes_idle = true;
+  // With less than kWait, the allocation fails (`gave_way`) instead of waiting: this thread would
+  // have to free the memory itself, or can do without.
+  Effort effort = Effort::kWait;
   // Charge only so many bytes of a larger block at first; 0: all. DeviceAllocator::Pay() charges
   // the rest.
   int64_t pays = 0;
@@ -60,7 +60,7 @@ struct KernelScope {
     return pays > 0 && pays < bytes ? pays : bytes;
   }
   // Return whether this thread's allocation may release other idle memory.
-  static bool TakesIdle() { return current == nullptr || current->takes_idle; }
+  static bool TakesIdle() { return current == nullptr || current->effort != Effort::kTakeFree; }
 };
 
 }  // namespace tfswap

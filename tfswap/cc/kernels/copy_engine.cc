@@ -296,7 +296,7 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
   KernelScope scope(KernelScope::Role::kSwapIn, context);
   SlabAllocator* slab = allocator_->slab();
   if (slab->active()) scope.planned = slab->Find(context->op_kernel());
-  scope.now_or_never = manner == Manner::kNow;
+  if (manner == Manner::kNow) scope.effort = KernelScope::Effort::kEvict;
   // On-demand swap-ins are not filled in chunks: the plan did not place them.
   if (manner == Manner::kInChunks && place == 0) scope.pays = FirstChunk(*buffer);
   if (manner != Manner::kNow) {

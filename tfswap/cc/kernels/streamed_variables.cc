@@ -83,7 +83,7 @@ std::string StreamedVariables::SetOn(bool on) {
   std::string problem;
   for (const VarPtr& var : away) {
     std::unique_lock<std::mutex> lock(mu_);
-    const absl::Status status = EnsureOnDevice(var.get(), MemoryWait::kNeeded, &lock);
+    const absl::Status status = EnsureOnDevice(var.get(), Role::kKernel, Effort::kWait, &lock);
     if (!status.ok()) problem = std::string(status.message());
   }
   // If a value could not be restored, the guard must still fetch it before a kernel.
@@ -124,7 +124,7 @@ absl::Status StreamedVariables::Before(OpKernelContext* context, Held* held) {
     if (assigns) entry->is_placed = false;
     const bool skips_fetch = assigns && BeginAssign(raw, context->input(1), &lock);
     if (!skips_fetch) {
-      absl::Status status = EnsureOnDevice(raw, MemoryWait::kNeeded, &lock);
+      absl::Status status = EnsureOnDevice(raw, Role::kKernel, Effort::kWait, &lock);
       if (!status.ok()) return status;
       if (!assigns && !entry->is_placed) Place(raw, entry, /*needed=*/true, &lock);
     }
@@ -249,12 +249,15 @@ void StreamedVariables::Place(Var* var, Entry* entry, bool needed,
                             tensorflow::DataTypeCanUseMemcpy(value.dtype()) && !IsOnDevice(value);
   bool is_away = false;
   if (is_elsewhere) {
-    Tensor placed =
-        Allocate(value.dtype(), value.shape(), needed ? MemoryWait::kNeeded : MemoryWait::kIdle);
+    const auto placed_with = [&](Role role, Effort effort) {
+      return Allocate(value.dtype(), value.shape(), role, effort);
+    };
+    Tensor placed = needed ? placed_with(Role::kKernel, Effort::kWait)
+                           : placed_with(Role::kSwapIn, Effort::kTakeIdle);
     if (!placed.IsInitialized() && !needed) {
       const auto copied = CopyOut(value, PlacementRequest(), entry);
       is_away = copied.ok() && *copied;
-      if (!is_away) placed = Allocate(value.dtype(), value.shape(), MemoryWait::kNeeded);
+      if (!is_away) placed = placed_with(Role::kKernel, Effort::kWait);
     }
     if (placed.IsInitialized()) {
       CopyPastCache(placed.data(), value.data(), static_cast<int64_t>(value.TotalBytes()));
@@ -282,13 +285,13 @@ StreamedVariables::Entry* StreamedVariables::WaitForCopyLocked(Var* var,
   return entry;
 }
 
-absl::Status StreamedVariables::EnsureOnDevice(Var* var, MemoryWait wait,
+absl::Status StreamedVariables::EnsureOnDevice(Var* var, Role role, Effort effort,
                                                std::unique_lock<std::mutex>* lock) {
   Entry* const entry = WaitForCopyLocked(var, lock);
   if (entry == nullptr || entry->state == State::kOnDevice) return absl::OkStatus();
   entry->state = State::kFetching;
   lock->unlock();
-  const absl::Status status = Fetch(var, entry, wait);
+  const absl::Status status = Fetch(var, entry, role, effort);
   lock->lock();
   entry->state = status.ok() ? State::kOnDevice : State::kInFarMemory;
   moved_.notify_all();
@@ -296,18 +299,15 @@ absl::Status StreamedVariables::EnsureOnDevice(Var* var, MemoryWait wait,
 }
 
 Tensor StreamedVariables::Allocate(tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
-                                   MemoryWait wait) {
-  const bool needed = wait == MemoryWait::kNeeded;
-  KernelScope scope(needed ? KernelScope::Role::kKernel : KernelScope::Role::kSwapIn, nullptr);
-  scope.now_or_never = wait >= MemoryWait::kNone;
-  scope.evicts = wait < MemoryWait::kIdle;
-  scope.takes_idle = wait != MemoryWait::kFree;
+                                   Role role, Effort effort) {
+  KernelScope scope(role, nullptr);
+  scope.effort = effort;
   tsl::profiler::ScopedMemoryDebugAnnotation annotation(kRestoredVariable);
   return Tensor(allocator_, dtype, shape);
 }
 
-absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, MemoryWait wait) {
-  const Tensor value = Allocate(var->tensor()->dtype(), entry->shape, wait);
+absl::Status StreamedVariables::Fetch(Var* var, Entry* entry, Role role, Effort effort) {
+  const Tensor value = Allocate(var->tensor()->dtype(), entry->shape, role, effort);
   if (value.IsInitialized()) return Fill(var, entry, value);
   const std::string why = allocator_->budget()->TakeUnreportedShortage();
   return absl::ResourceExhaustedError(
@@ -475,7 +475,7 @@ absl::Status StreamedVariables::GatherRows(VarPtr var, const tensorflow::TensorS
     moved_.notify_all();
     return status;
   }
-  absl::Status status = EnsureOnDevice(var.get(), MemoryWait::kNeeded, &lock);
+  absl::Status status = EnsureOnDevice(var.get(), Role::kKernel, Effort::kWait, &lock);
   if (!status.ok()) return status;
   Tensor value;  // a second reference, so that the value stays
   {
@@ -523,7 +523,7 @@ void StreamedVariables::SwapIn(VarPtr var, std::function<void()> done) {
     // In host order. Without memory now, the value is fetched when a kernel needs it.
     const bool at_once = !on_device && known->second.state == State::kInFarMemory &&
                          engine_->MovesAtOnce(known->second.far_copy.tier);
-    if (at_once) EnsureOnDevice(var.get(), MemoryWait::kNone, &lock).IgnoreError();
+    if (at_once) EnsureOnDevice(var.get(), Role::kSwapIn, Effort::kEvict, &lock).IgnoreError();
     if (on_device || at_once) {
       lock.unlock();
       var.reset();
@@ -535,7 +535,7 @@ void StreamedVariables::SwapIn(VarPtr var, std::function<void()> done) {
     {
       std::unique_lock<std::mutex> lock(mu_);
       // A later use tries again and reports the error.
-      if (entries_.count(raw) > 0) EnsureOnDevice(raw, MemoryWait::kPlanned, &lock).IgnoreError();
+      if (entries_.count(raw) > 0) EnsureOnDevice(raw, Role::kSwapIn, Effort::kWait, &lock).IgnoreError();
     }
     done();
   });
@@ -574,9 +574,9 @@ void StreamedVariables::Prefetch(bool at_once) {
     entry->state = State::kFetching;
     const int64_t bytes = entry->bytes;
     lock.unlock();
-    Tensor value = Allocate(var->tensor()->dtype(), entry->shape, MemoryWait::kFree);
+    Tensor value = Allocate(var->tensor()->dtype(), entry->shape, Role::kSwapIn, Effort::kTakeFree);
     if (!value.IsInitialized() && Evict(bytes, distance) > 0) {
-      value = Allocate(var->tensor()->dtype(), entry->shape, MemoryWait::kIdle);
+      value = Allocate(var->tensor()->dtype(), entry->shape, Role::kSwapIn, Effort::kTakeIdle);
     }
     const bool fetched = value.IsInitialized() && Fill(var, entry, value).ok();
     value = Tensor();

@@ -14,6 +14,7 @@
 
 #include "allocator/device_allocator.h"
 #include "allocator/kernel_guard.h"
+#include "allocator/kernel_scope.h"
 #include "far/far_memory.h"
 #include "kernels/use_order.h"
 #include "kernels/worker.h"
@@ -83,9 +84,8 @@ class StreamedVariables : public KernelGuard {
 
  private:
   enum class State { kOnDevice, kEvicting, kInFarMemory, kFetching, kAssigning };
-  // How a fetch gets memory: like a kernel that needs the value now, like a planned swap-in, or
-  // without waiting; kIdle also without evicting, kFree from one free range only.
-  enum class MemoryWait { kNeeded, kPlanned, kNone, kIdle, kFree };
+  using Role = KernelScope::Role;
+  using Effort = KernelScope::Effort;
 
   struct Entry {
     State state = State::kOnDevice;
@@ -116,14 +116,14 @@ class StreamedVariables : public KernelGuard {
   absl::StatusOr<bool> CopyOut(const tensorflow::Tensor& value, const PlacementRequest& request,
                                Entry* entry);
   tensorflow::Tensor Allocate(tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
-                              MemoryWait wait);
+                              Role role, Effort effort);
   // Wait until the value is on the device or in far memory; null if its entry is gone.
   Entry* WaitForCopyLocked(tensorflow::Var* var, std::unique_lock<std::mutex>* lock);
   // Wait for a running copy, and fetch the value if it is in far memory.
-  absl::Status EnsureOnDevice(tensorflow::Var* var, MemoryWait wait,
+  absl::Status EnsureOnDevice(tensorflow::Var* var, Role role, Effort effort,
                               std::unique_lock<std::mutex>* lock);
   // Fetch the value. The state must be kFetching and the lock not be held.
-  absl::Status Fetch(tensorflow::Var* var, Entry* entry, MemoryWait wait);
+  absl::Status Fetch(tensorflow::Var* var, Entry* entry, Role role, Effort effort);
   // The same, into the memory of `value`.
   absl::Status Fill(tensorflow::Var* var, Entry* entry, const tensorflow::Tensor& value);
   // Evict the value if it is unused and large enough. Return the freed bytes, or -1 if far memory
