@@ -329,6 +329,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     absl::StatusOr<GraphIndex> clock = GraphIndex::Build(ordering->held_back, functions);
     if (!clock.ok()) return clock.status();
     ordering->clock = *std::move(clock);
+    ordering->clock.AddRacesOf(ordering->index);
     ordering->chain = Chain(ordering->clock);
     return ordering;
   }
@@ -339,8 +340,10 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
                                         const tensorflow::FunctionLibraryDefinition& functions) {
     const GraphDef graph =
         WithEdges(ordering.index, ordering.graph, EdgesThroughSwaps(ordering.index, planned));
-    const absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
-    return index.ok() ? Bootstrap(*index, Chain(*index)) : std::vector<SwapSpec>();
+    absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
+    if (!index.ok()) return {};
+    index->AddRacesOf(ordering.index);
+    return Bootstrap(*index, Chain(*index));
   }
 
   static std::string Described(const Ordering& ordering) {

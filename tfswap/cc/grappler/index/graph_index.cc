@@ -338,6 +338,10 @@ DataType GraphIndex::OutputType(TensorId tensor) const {
   return is_there ? types[tensor.port] : tensorflow::DT_INVALID;
 }
 
+void GraphIndex::AddRacesOf(const GraphIndex& other) {
+  for (int n = 0; n < size(); ++n) racing_[n] = racing_[n] || other.racing_[n];
+}
+
 bool GraphIndex::IsMilestone(int n) const { return Milestones().count(node(n).op()) > 0; }
 
 bool GraphIndex::IsGateable(int n) const {

@@ -103,6 +103,9 @@ class GraphIndex {
   bool IsAlias(int n) const;
   // Return whether the op is on a racing path (accumulation_races.h).
   bool IsRacing(int n) const { return racing_[n]; }
+  // Let the nodes race that do in `other`, the same graph without some control edges: an edge may
+  // put another op behind all addends of a sum.
+  void AddRacesOf(const GraphIndex& other);
   // The op that oneDNN's layout pass fuses with this one as long as both read the same tensor: the
   // gradients of a convolution's weights and bias. -1 if there is none. The fused op rounds
   // differently, so no swap may come between the two.
