@@ -14,7 +14,7 @@ namespace tfswap {
 namespace {
 
 constexpr int kMinDelay = 3;  // milestones
-constexpr int kSlack = 3;     // milestones
+constexpr int kSlack = 1;     // milestone
 
 // Return which nodes depend on an update at depth 0.
 std::vector<bool> BehindEarlyUpdates(const GraphIndex& index) {
