@@ -535,7 +535,8 @@ void StreamedVariables::SwapIn(VarPtr var, std::function<void()> done) {
     {
       std::unique_lock<std::mutex> lock(mu_);
       // A later use tries again and reports the error.
-      if (entries_.count(raw) > 0) EnsureOnDevice(raw, Role::kSwapIn, Effort::kWait, &lock).IgnoreError();
+      if (entries_.count(raw) > 0)
+        EnsureOnDevice(raw, Role::kSwapIn, Effort::kWait, &lock).IgnoreError();
     }
     done();
   });
