@@ -140,6 +140,15 @@ def test_a_tensor_that_is_read_again_soon_is_evictable(lib, x):
     assert result.numpy() == expected.numpy()
 
 
+def sum_in_order_of_arrival(addends: dict[str, tf.Tensor]) -> tf.Tensor:
+    raw = tf.raw_ops
+    variable = raw.TemporaryVariable(shape=[SIZE, SIZE], dtype=tf.float32, var_name="sum")
+    start = raw.Assign(ref=variable, value=tf.zeros([SIZE, SIZE]))
+    added = [raw.AssignAdd(ref=start, value=each, name=f"add_{k}") for k, each in addends.items()]
+    with tf.control_dependencies([each.op for each in added]):
+        return raw.DestroyTemporaryVariable(ref=start, var_name="sum")
+
+
 def test_a_sum_in_order_of_arrival_keeps_its_order(lib, x):
     # As TensorFlow's memory optimizer rewrites an AddN: the last addend decides the rounding.
     @tf.function
@@ -147,12 +156,7 @@ def test_a_sum_in_order_of_arrival_keeps_its_order(lib, x):
         common = tf.matmul(x, x, name="common")
         ways = {"a": common * 3.0, "b": tf.tile(tf.reduce_sum(common, 0, True), [SIZE, 1])}
         ways["c"] = tf.nn.relu(tf.matmul(common, x, name="product")) - common
-        raw = tf.raw_ops
-        variable = raw.TemporaryVariable(shape=[SIZE, SIZE], dtype=tf.float32, var_name="sum")
-        start = raw.Assign(ref=variable, value=tf.zeros([SIZE, SIZE]))
-        added = [raw.AssignAdd(ref=start, value=way, name=f"add_{k}") for k, way in ways.items()]
-        with tf.control_dependencies([each.op for each in added]):
-            total = raw.DestroyTemporaryVariable(ref=start, var_name="sum")
+        total = sum_in_order_of_arrival(ways)
         return tf.reduce_max(tf.matmul(total, common, name="after"))
 
     expected = f(x)
@@ -165,6 +169,28 @@ def test_a_sum_in_order_of_arrival_keeps_its_order(lib, x):
     assert {"product", "add_a", "add_b", "add_c"} <= racing
     assert not racing & {"common", "after"}
     assert not any(nodes[name].gateable or nodes[name].producer for name in racing)
+
+
+def test_a_read_that_comes_late_changes_no_race(lib, x):
+    """What all addends need moves behind `early`, which would then be swapped."""
+    variable = tf.Variable(x)
+
+    @tf.function
+    def f(x):
+        common = variable * 2.0
+        deep = early = tf.matmul(x, x, name="early")
+        for _ in range(4):
+            deep = tf.nn.relu(tf.matmul(deep, x)) / SIZE
+        both = tf.nn.relu(deep + early)
+        ways = {"a": common * 3.0, "b": tf.matmul(deep, common), "c": tf.matmul(both, common)}
+        return tf.reduce_sum(sum_in_order_of_arrival(ways))
+
+    expected = f(x)
+    result, record = run(lib, SwapPlan(unmatched="bootstrap", min_bytes=0), f, x)
+    assert record["outcome"] == "bootstrapped", record["reason"]
+    assert result.numpy() == expected.numpy()
+    nodes = StepGraph.parse(lib.describe(record["fingerprint"])).nodes
+    assert nodes["early"].racing
 
 
 def _filled(number, dtype, side):
