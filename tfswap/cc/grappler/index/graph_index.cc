@@ -281,9 +281,11 @@ void GraphIndex::FindFusions() {
   constexpr int kOutBackprop = 2;  // of a convolution's weight gradient
   twin_.assign(size(), -1);
   may_fuse_.assign(size(), false);
-  const auto on_cpu = [this](int n) { return !manages_gpu_ || !managed_[n]; };
+  // Without oneDNN no pass comes later.
+  const bool fuses = tensorflow::IsMKLEnabled();
+  const auto fusible = [&](int n) { return fuses && (!manages_gpu_ || !managed_[n]); };
   for (int n = 0; n < size(); ++n) {
-    if (!on_cpu(n) || node(n).op() != "BiasAddGrad" || inputs_[n].empty()) continue;
+    if (!fusible(n) || node(n).op() != "BiasAddGrad" || inputs_[n].empty()) continue;
     const TensorId gradient = inputs_[n][0];
     for (const Consumer& consumer : consumers_[gradient.node]) {
       const std::string& op = node(consumer.node).op();
@@ -299,7 +301,7 @@ void GraphIndex::FindFusions() {
   }
   for (int n = 0; n < size(); ++n) {
     may_fuse_[n] = TakeNoTime().count(node(n).op()) > 0;
-    if (!on_cpu(n) || may_fuse_[n]) continue;
+    if (!fusible(n) || may_fuse_[n]) continue;
     may_fuse_[n] = twin_[n] >= 0 || MayBeFused().count(node(n).op()) > 0;
     if (may_fuse_[n] || !IsMilestone(n) || !absl::StrContains(node(n).op(), "onv")) continue;
     // A convolution is fused with paddings and transposes.
