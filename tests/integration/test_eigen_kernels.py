@@ -1,4 +1,4 @@
-"""Trainings with Eigen's kernels, which TensorFlow takes on CPUs without AVX-512.
+"""Trainings with Eigen's kernels, which TensorFlow takes on CPUs without VNNI.
 
 Their convolutions have larger workspaces, and no later pass fuses ops.
 """
