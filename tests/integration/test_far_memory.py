@@ -7,8 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,14 +39,16 @@ def no_faults(lib):
 
 
 @pytest.fixture(scope="module")
-def disk() -> Path:
-    """Return a folder whose file system supports direct I/O."""
+def disk() -> Iterator[Path]:
+    """Yield an empty folder whose file system supports direct I/O."""
     for folder in (Path.cwd(), Path("/tmp"), Path("/var/tmp")):
         try:
             _core.SpillFile(str(folder))
         except OSError:
             continue
-        return folder
+        with tempfile.TemporaryDirectory(prefix="tfswap-disk-", dir=folder) as empty:
+            yield Path(empty)
+        return
     pytest.skip("no disk here takes direct reads and writes")
 
 

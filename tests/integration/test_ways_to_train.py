@@ -38,7 +38,7 @@ def test_partial_last_batch_and_validation():
     x, y = images(208)
     swap = same_numbers(
         lambda: compiled(convolutions()),
-        part=0.62,  # at 0.7, some orders of the ops fit without swaps
+        part=0.55,  # at 0.62, some orders of the ops fit without swaps
         data=(x, y),
         epochs=2,
         validation_data=images(80),
