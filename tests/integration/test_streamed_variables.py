@@ -291,12 +291,15 @@ def test_a_plan_moves_variables_across_the_steps_end(tmp_path):
         if away:
             break
     assert away
-    with_plan = tfswap.AutoSwap(budget=budget, stream_weights=True, plan=plan, verbose=0)
-    again, _ = trained_perceptron(tmp_path / "again.keras", with_plan)
-    assert again.losses == plain.losses
-    assert max(again.peaks) <= budget
-    # A value that is still being read when it should leave stays, on a busy machine some.
-    assert with_plan.report.bytes_out_per_step >= sum(each.size_bytes for each in away) / 2
+    away_bytes = sum(each.size_bytes for each in away)
+    for _ in range(3):  # on a busy machine a value may still be read when it should leave: it stays
+        with_plan = tfswap.AutoSwap(budget=budget, stream_weights=True, plan=plan, verbose=0)
+        again, _ = trained_perceptron(tmp_path / "again.keras", with_plan)
+        assert again.losses == plain.losses
+        assert max(again.peaks) <= budget
+        if with_plan.report.bytes_out_per_step >= away_bytes:
+            break
+    assert with_plan.report.bytes_out_per_step >= away_bytes
 
 
 def test_variables_are_fetched_while_the_ops_before_run():
