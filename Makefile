@@ -64,16 +64,10 @@ $(LINTERS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[lint]"
 	touch $@
 
-# In processes of their own: TensorFlow keeps variables of trained models, and other tests have
-# budgets for all that a process has.
-LARGE := $(addprefix tests/integration/test_,floor.py large_weights.py large_weight_kinds.py \
-	loaded_weights.py variable_rows.py)
-
 test: build $(TESTERS)
 	$(BIN)/python -m pytest -q tests/unit -m "not slow" -n 2
 	$(BIN)/python -m pytest -q tests/races -m "not slow" -n 2
-	$(BIN)/python -m pytest -q tests/integration -m "not slow" -n 2 $(LARGE:%=--ignore=%)
-	$(BIN)/python -m pytest -q $(LARGE) -m "not slow" -n 2
+	$(BIN)/python -m pytest -q tests/integration -m "not slow" -n 2
 
 test-all: build $(TESTERS) test-browser
 	$(BIN)/python -m pytest -q tests/unit -n 2

@@ -8,6 +8,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
+from models import emptied_variables
 
 from tfswap.ops import library
 from tfswap.plan.measured_plan import MeasuredPlan
@@ -20,15 +21,16 @@ os.environ["TFSWAP_PLAN_CACHE"] = "none"
 
 @pytest.fixture(autouse=True)
 def clean_device():
-    """Begin and end each test with a device without budget, faults or emulation."""
+    """Begin and end each test with a device without budget, faults, emulation or its variables."""
     lib = library.load()
     assert library.device_is_ours()
-    yield
-    lib.set_budget(0, None)
-    lib.set_host_limit(None)
-    lib.emulate_link(0, None)
-    lib.set_verify(0, False)
-    lib.set_faults("")
+    with emptied_variables():
+        yield
+        lib.set_budget(0, None)
+        lib.set_host_limit(None)
+        lib.emulate_link(0, None)
+        lib.set_verify(0, False)
+        lib.set_faults("")
     tf.keras.backend.clear_session()
     gc.collect()
     # Keras and TensorFlow keep much of each model; later collections need not scan it again.

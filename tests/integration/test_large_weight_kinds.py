@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from models import MIB, compiled, deterministic, emptied_variables, unmovable_bytes
+from models import MIB, compiled, deterministic, unmovable_bytes
 
 import tfswap
 from tests.python_path import python_path
@@ -28,8 +28,6 @@ EXAMPLES, BATCH = 8, 2
 @pytest.fixture(autouse=True)
 def determinism():
     deterministic()
-    with emptied_variables():
-        yield
 
 
 @contextlib.contextmanager

@@ -22,8 +22,6 @@ Y = X[:, :4]
 @pytest.fixture(autouse=True)
 def determinism():
     deterministic()
-    with emptied_variables():
-        yield
 
 
 def stack(dtype: str = "float32", trainable: bool = False) -> keras.Model:

@@ -142,6 +142,17 @@ def test_all_weights_return_when_the_budget_is_lifted(saved):
         assert np.array_equal(weight.numpy(), value)
 
 
+def test_memory_of_weights_that_outlive_a_session_is_returned():
+    before = others_bytes()
+    stack = Stack()
+    with tfswap.Session(budget=before + BUDGET, stream_weights=True, verbose=0):
+        stack.serve(inputs())
+    for weight in stack.weights:
+        weight.assign(weight + 0.0)  # in another block
+    one_copy = before + LAYERS * 4 * MIB
+    assert one_copy <= others_bytes() <= one_copy + MIB
+
+
 def test_deleted_variables_release_their_copies(saved):
     budget = others_bytes() + BUDGET
     loaded = tfswap.saved_model.load(saved.path, budget=budget, verbose=0)
@@ -219,7 +230,7 @@ def test_the_weights_that_leave_suffice_for_a_smaller_budget(lib):
     swap = tfswap.AutoSwap(budget="1GiB", stream_weights=True, slab=True, verbose=0)
 
     def build():
-        dense = [keras.layers.Dense(units) for _ in range(4)]
+        dense = [keras.layers.Dense(units) for _ in range(6)]
         model = keras.Sequential([keras.Input((units,)), *dense])
         return compiled(model, optimizer=keras.optimizers.SGD(1e-3, momentum=0.9))
 

@@ -21,8 +21,6 @@ Y = RANDOM.integers(0, 4, 32)
 @pytest.fixture(autouse=True)
 def determinism():
     deterministic()
-    with emptied_variables():
-        yield
 
 
 def classifier(trainable: bool) -> keras.Model:

@@ -116,9 +116,9 @@ void SlabAllocator::DeallocateRaw(void* ptr) {
     return;
   }
   slab()->Release(slab()->OffsetOf(ptr));
-  if (on_gpu_ && !layouts_.active()) {  // the block has outlived its training
+  if (!Serves()) {  // the block, such as a variable's value, has outlived its training
     std::lock_guard<std::mutex> lock(mu_);
-    if (!layouts_.active()) DropBlock();
+    if (!Serves()) ReturnIdle();
   }
   Freed();
 }
@@ -214,8 +214,16 @@ absl::Status SlabAllocator::SetAlways(bool always) {
     if (!status.ok()) return status;
   }
   always_.store(always);
-  if (!always && slab() != nullptr) slab()->Decommit(std::numeric_limits<int64_t>::max());
+  if (!always && slab() != nullptr) ReturnIdle();
   return absl::OkStatus();
+}
+
+void SlabAllocator::ReturnIdle() {
+  if (on_gpu_) {
+    DropBlock();
+  } else {
+    slab()->Decommit(std::numeric_limits<int64_t>::max());
+  }
 }
 
 absl::Status SlabAllocator::FitBlock() {
@@ -257,8 +265,7 @@ void SlabAllocator::Clear() {
   layouts_.Clear();
   if (slab() == nullptr) return;
   slab()->SetLimit(0);
-  slab()->Decommit(std::numeric_limits<int64_t>::max());
-  if (on_gpu_) DropBlock();
+  ReturnIdle();
 }
 
 void SlabAllocator::SetCheck(bool check) {

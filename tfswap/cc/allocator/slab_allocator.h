@@ -109,6 +109,8 @@ class SlabAllocator : public SizedAdaptor, public SpareMemory {
   absl::Status FitBlock();
   // Free the GPU's block unless it is in use. Return whether it was freed.
   bool DropBlock();
+  // Return memory that no block is in: on a GPU, the whole block or nothing.
+  void ReturnIdle();
   Slab* slab() const { return slab_.load(std::memory_order_acquire); }
 
   MemoryAccount* const account_;
