@@ -350,7 +350,7 @@ class ManagedDevices:
             file = measure_file_tier(os.fspath(self._options.spill_dir), self._options.spill_limit)
             if not self.on_cpu:
                 file = file_tier_behind_link(file, machine)
-            self._file = MonitoredFileTier(file, stats)
+            self._file = MonitoredFileTier(file, self._before[self.device], stats)
         return self._file.tier
 
     def observe_file_tier(self) -> str:

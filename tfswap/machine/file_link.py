@@ -72,13 +72,17 @@ class MonitoredFileTier:
     """The file tier at the speed observed in a training, which other users of the disk change.
 
     Args:
-        measured: The tier with the speeds measured before the training, which are upper bounds.
-        stats: The library's statistics at the start of the observation.
+        measured: The tier with the speeds measured on an idle disk, which are upper bounds.
+        before: The library's statistics at the start of the training.
+        stats: Those of now: `tier` has the speeds of the steps so far.
     """
 
-    def __init__(self, measured: FarTier, stats: Mapping[str, int]) -> None:
+    def __init__(
+        self, measured: FarTier, before: Mapping[str, int], stats: Mapping[str, int]
+    ) -> None:
         self._measured = self.tier = measured
-        self._before = dict(stats)
+        self._before = dict(before)
+        self.tier = self._with_observed(stats)
 
     def observe(self, stats: Mapping[str, int]) -> str:
         """Update `tier` from the copies since the last call.
@@ -87,31 +91,35 @@ class MonitoredFileTier:
             A clause with the observed and the expected speed; "" if the speed has not changed by
             more than a factor of two, in which case `tier` stays the same.
         """
+        observed = self._with_observed(stats)
+        expected = self.tier
+        changes = [
+            (now / planned, direction, now, planned)
+            for direction, now, planned in (
+                ("writing", observed.out_bytes_per_s, expected.out_bytes_per_s),
+                ("reading", observed.in_bytes_per_s, expected.in_bytes_per_s),
+            )
+            if not 1 / _CHANGE_FACTOR <= now / planned <= _CHANGE_FACTOR
+        ]
+        if not changes:
+            return ""
+        self.tier = observed
+        _, direction, now, planned = min(changes)
+        return (
+            f"the disk gave {now / 1e6:.0f} MB/s {direction} where {planned / 1e6:.0f} were "
+            "expected"
+        )
+
+    def _with_observed(self, stats: Mapping[str, int]) -> FarTier:
+        """Return the tier with the speeds of the copies since the last call, where enough moved."""
         bytes_out, out_ns, bytes_in, in_ns = (stats[key] - self._before[key] for key in _COUNTERS)
         self._before = dict(stats)
         out = self._observed(self._measured.out_bytes_per_s, bytes_out, out_ns)
         back = self._observed(self._measured.in_bytes_per_s, bytes_in, in_ns)
-        expected = self.tier
-        changes = [
-            (observed / planned, direction, observed, planned)
-            for direction, observed, planned in (
-                ("writing", out, expected.out_bytes_per_s),
-                ("reading", back, expected.in_bytes_per_s),
-            )
-            if observed is not None
-            and not 1 / _CHANGE_FACTOR <= observed / planned <= _CHANGE_FACTOR
-        ]
-        if not changes:
-            return ""
-        self.tier = replace(
-            expected,
-            out_bytes_per_s=out or expected.out_bytes_per_s,
-            in_bytes_per_s=back or expected.in_bytes_per_s,
-        )
-        _, direction, observed, planned = min(changes)
-        return (
-            f"the disk gave {observed / 1e6:.0f} MB/s {direction} where {planned / 1e6:.0f} were "
-            "expected"
+        return replace(
+            self.tier,
+            out_bytes_per_s=out or self.tier.out_bytes_per_s,
+            in_bytes_per_s=back or self.tier.in_bytes_per_s,
         )
 
     @staticmethod

@@ -21,14 +21,21 @@ def stats(mb_out: int = 0, s_out: float = 0, mb_in: int = 0, s_in: float = 0) ->
     }
 
 
+def test_the_first_plan_has_the_speed_of_the_steps_before_it() -> None:
+    file = MonitoredFileTier(MEASURED, stats(500, 100, 500, 100), stats(1400, 102, 1200, 101))
+    assert (file.tier.out_bytes_per_s, file.tier.in_bytes_per_s) == (450 * MB, 700 * MB)
+    assert file.observe(stats(2300, 103.5, 1900, 102)) == ""
+    assert (file.tier.out_bytes_per_s, file.tier.in_bytes_per_s) == (450 * MB, 700 * MB)
+
+
 def test_a_small_change_of_speed_is_ignored() -> None:
-    file = MonitoredFileTier(MEASURED, stats(500, 100, 500, 100))
+    file = MonitoredFileTier(MEASURED, stats(500, 100, 500, 100), stats(500, 100, 500, 100))
     assert file.observe(stats(1400, 102, 1400, 101.5)) == ""
     assert file.tier == MEASURED
 
 
 def test_a_slow_disk_gets_its_observed_speed_and_the_slower_direction_is_reported() -> None:
-    file = MonitoredFileTier(MEASURED, stats())
+    file = MonitoredFileTier(MEASURED, stats(), stats())
     message = file.observe(stats(900, 3, 1200, 10))
     assert message == "the disk gave 120 MB/s reading where 1200 were expected"
     assert (file.tier.out_bytes_per_s, file.tier.in_bytes_per_s) == (300 * MB, 120 * MB)
@@ -36,7 +43,7 @@ def test_a_slow_disk_gets_its_observed_speed_and_the_slower_direction_is_reporte
 
 
 def test_a_disk_that_recovers_gets_at_most_its_measured_speed() -> None:
-    file = MonitoredFileTier(MEASURED, stats())
+    file = MonitoredFileTier(MEASURED, stats(), stats())
     assert file.observe(stats(900, 10, 1200, 10))
     message = file.observe(stats(9900, 11, 13200, 11))
     assert message == "the disk gave 1200 MB/s reading where 120 were expected"
@@ -44,7 +51,7 @@ def test_a_disk_that_recovers_gets_at_most_its_measured_speed() -> None:
 
 
 def test_a_few_bytes_change_nothing() -> None:
-    file = MonitoredFileTier(MEASURED, stats())
+    file = MonitoredFileTier(MEASURED, stats(), stats())
     assert file.observe(stats(10, 10, 10, 10)) == ""
     assert file.tier == MEASURED
 
