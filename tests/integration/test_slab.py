@@ -12,7 +12,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import MIB, Losses, budget_of, compiled, convolutions, deterministic, images, trained
+from models import (
+    MIB,
+    Losses,
+    budget_of,
+    compiled,
+    convolutions,
+    deterministic,
+    images,
+    others_bytes,
+    trained,
+)
 
 import tfswap
 
@@ -225,3 +235,20 @@ def test_batches_of_many_lengths_and_no_growth(lib, monkeypatch):
         assert last[key] <= early[key] + MIB // 4
     # Which ops of a step overlap varies: the workspaces of two convolutions, or of one.
     assert last["slab_bytes"] <= 2 * early["slab_bytes"]
+
+
+def test_memory_of_weights_that_outlive_a_session_is_returned():
+    before = others_bytes()
+    weights = [tf.Variable(tf.random.stateless_normal([1024, 1024], [1, n])) for n in range(10)]
+
+    @tf.function
+    def serve(x):
+        for weight in weights:
+            x = tf.nn.relu(tf.matmul(x, weight))
+        return x
+
+    with tfswap.Session(budget=before + 14 * MIB, verbose=0):
+        serve(tf.ones([8, 1024]))
+    for weight in weights:
+        weight.assign(weight + 0.0)  # in another block
+    assert before + 40 * MIB <= others_bytes() <= before + 41 * MIB
