@@ -354,7 +354,7 @@ class ManagedDevices:
         return self._file.tier
 
     def observe_file_tier(self) -> str:
-        """Return how the disk's speed has changed; see `MonitoredFileTier.look`."""
+        """Return how the disk's speed has changed; see `MonitoredFileTier.observe`."""
         if self._file is None:
             return ""
         return self._file.observe(self._library.memory_stats(self.device))
