@@ -94,7 +94,7 @@ class AutoSwap(keras.callbacks.Callback):
         stream_weights: Whether variables (weights, optimizer state) may be swapped too: from
             their last use in a step to their first use in the next, and when nothing else can
             free memory. They are swapped in before any read, also outside of steps. "auto": if
-            they need more than half of what the budget leaves to the model. Defaults to "auto".
+            they would leave too little room for the rest of a step. Defaults to "auto".
         sections: Number of equal sections of the batch on which ops that treat examples
             independently run one after the other (tvDNN: Park et al., PPoPP 2018), so that no op
             needs its whole batch in memory. Sums over the batch round differently. If the number

@@ -11,6 +11,7 @@ from tfswap.devices.device_budgets import DeviceBudgets
 from tfswap.devices.device_codecs import DeviceCodecs
 from tfswap.devices.device_link import DeviceLink
 from tfswap.devices.device_share import DeviceShare
+from tfswap.devices.model_bytes import ModelBytes
 from tfswap.devices.swap_options import SwapOptions
 from tfswap.hooks import eager
 from tfswap.machine import budget as budgets
@@ -28,8 +29,6 @@ from tfswap.report.summary import TierUse
 
 # A plan stays usable while the budget is at least this fraction of the one that it was made for.
 _COVERED_FRACTION = 0.99
-# Variables that need more than this part of what the budget leaves to their model may leave, too.
-_LARGE_WEIGHTS = 0.5
 # Longest wait for copies that make room, and the pause between two checks.
 _MAKE_ROOM_S, _POLL_S = 1.0, 0.005
 
@@ -234,22 +233,16 @@ class ManagedDevices:
         """Reset the peaks of the planned device to its current use."""
         self._library.restart_window(self.device)
 
-    def consider_weights(self, variable_bytes: int, dequantized_bytes: int = 0) -> None:
-        """Let plans swap out values of variables from now on, if these are large.
+    def consider_weights(self, model: ModelBytes) -> None:
+        """Let plans swap out values of variables from now on, if these leave too little room.
 
         Has no effect after `acquire` if it did not expect that.
-
-        Args:
-            variable_bytes: Size of the model's variables.
-            dequantized_bytes: Size of what a step makes of quantized ones. Unless weights are
-                streamed, all of it may be made when the step begins.
         """
         if self._before and not self.streams_weights:
             return
         for device in self.numbers:
-            free_bytes = self._budget_bytes[device] - self.others_bytes(variable_bytes, device)
-            used_bytes = variable_bytes + dequantized_bytes
-            self.weights_may_leave |= used_bytes > _LARGE_WEIGHTS * free_bytes
+            free_bytes = self._budget_bytes[device] - self.others_bytes(model.variables, device)
+            self.weights_may_leave |= model.leave_too_little(free_bytes)
         self.streams_weights |= self.weights_may_leave
 
     def others_bytes(self, variable_bytes: int, device: int | None = None) -> int:

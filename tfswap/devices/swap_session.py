@@ -13,6 +13,7 @@ from tfswap.devices import device_holder
 from tfswap.devices.device_holder import DeviceBusy
 from tfswap.devices.device_share import DeviceShare
 from tfswap.devices.managed_devices import ManagedDevices
+from tfswap.devices.model_bytes import ModelBytes
 from tfswap.devices.swap_options import SwapOptions
 from tfswap.hooks import eager
 from tfswap.hooks.defer_sigint import defer_sigint
@@ -75,15 +76,12 @@ class SwapSession:
         """Return whether its training, or its thread, has ended without calling `end`."""
         return not self.thread.is_alive() or self._training_is_over()
 
-    def begin(
-        self, layers: int = 0, variable_bytes: int | None = None, dequantized_bytes: int = 0
-    ) -> None:
+    def begin(self, layers: int = 0, model: ModelBytes | None = None) -> None:
         """Acquire the devices.
 
         Args:
             layers: Number of layers of models that are not built or traced yet, which take memory.
-            variable_bytes: Size of the model's variables; None: of all variables.
-            dequantized_bytes: Size of what a step makes of quantized ones.
+            model: Sizes of the model; None: of all variables.
 
         Raises:
             BrokerError: The broker has no share for this process.
@@ -107,7 +105,7 @@ class SwapSession:
                 share = DeviceShare(self.options, self.devices, self._log.note)
                 self.devices.use_share(share, share.join())
             self._has_begun = True
-            self.consider_weights(variable_bytes, dequantized_bytes)
+            self.consider_weights(model)
             self.devices.acquire(builds_models=self._stands_by)
             if self.devices.shared is not None:
                 self.devices.shared.accept_changes()
@@ -115,20 +113,14 @@ class SwapSession:
             self.end()
             raise
 
-    def consider_weights(
-        self, variable_bytes: int | None = None, dequantized_bytes: int = 0
-    ) -> None:
-        """Let variables leave if they are large (`stream_weights="auto"`).
+    def consider_weights(self, model: ModelBytes | None = None) -> None:
+        """Let variables leave that leave too little room (`stream_weights="auto"`).
 
         Args:
-            variable_bytes: Size of the model's variables; None: of all variables.
-            dequantized_bytes: Size of what a step makes of quantized ones.
+            model: Sizes of the model; None: of all variables.
         """
         if self.options.stream_weights == "auto":
-            self.devices.consider_weights(
-                eager.variable_bytes() if variable_bytes is None else variable_bytes,
-                dequantized_bytes,
-            )
+            self.devices.consider_weights(model or ModelBytes(eager.variable_bytes()))
 
     @staticmethod
     def prepare_for_model() -> None:

@@ -92,7 +92,7 @@ class LeastBudgets:
         text = f"Without a plan, swaps on demand need at least {floor.least}: {floor}."
         if self.weights_leave or self.floor.streamed.bytes >= floor.bytes:
             return text
-        return f"{text} With stream_weights=True, they need at least {self.floor.streamed.least}."
+        return f"{text} Where weights leave, too, they need at least {self.floor.streamed.least}."
 
     def _advice(self, budget_bytes: int) -> str:
         least = self.sectioned

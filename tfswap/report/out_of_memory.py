@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tfswap.step.op_floor import StepFloor
+from tfswap.step.op_floor import OpFloor, StepFloor
 
 _OWN_WORDS = re.compile(r"tfswap: the .*(?:\n  - .*)*")
 
@@ -25,7 +25,9 @@ def is_out_of_memory(error: Any) -> bool:
     return _OWN_WORDS.search(error.message) is not None
 
 
-def with_floor(error: Any, floor: StepFloor, budget_bytes: int, weights_leave: bool) -> Any:
+def with_floor(
+    error: Any, floor: StepFloor, budget_bytes: int, weights_leave: bool, weights_must_stay: bool
+) -> Any:
     """Return an out-of-memory error that also names the floor of the step.
 
     Args:
@@ -33,26 +35,27 @@ def with_floor(error: Any, floor: StepFloor, budget_bytes: int, weights_leave: b
         floor: The floors.
         budget_bytes: The budget.
         weights_leave: Whether values of variables may leave the device.
+        weights_must_stay: Whether an option forbids it.
     """
+    least = floor.streamed if weights_leave else floor.staying
+    advice = [_about(least, budget_bytes)]
+    if weights_must_stay and floor.streamed.bytes < least.bytes:
+        advice.append(
+            f"Without stream_weights=False, weights and optimizer state may leave, too, and the "
+            f"floor is {floor.streamed.least}. There, {floor.streamed}."
+        )
     end = _OWN_WORDS.search(error.message).end()  # type: ignore[union-attr]
-    lines = "".join(f"\n  - {line}" for line in _advice(floor, budget_bytes, weights_leave))
+    lines = "".join(f"\n  - {line}" for line in advice)
     message = f"{error.message[:end]}{lines}{error.message[end:]}"
     return type(error)(error.node_def, error.op, message)
 
 
-def _advice(floor: StepFloor, budget_bytes: int, weights_leave: bool) -> list[str]:
-    least = floor.streamed if weights_leave else floor.staying
+def _about(least: OpFloor, budget_bytes: int) -> str:
     if budget_bytes < least.bytes:
-        lines = [f"At least {least.least}, the floor of the whole step: below it no swaps help."]
+        begin = f"At least {least.least}, the floor of the whole step: below it no swaps help."
     else:
-        lines = [
+        begin = (
             f"More above {least.least}, the floor of the whole step: what runs at once needs more "
             f"than the largest op alone."
-        ]
-    lines[0] += f" There, {least}."
-    if not weights_leave and floor.streamed.bytes < least.bytes:
-        lines.append(
-            f"stream_weights=True: weights and optimizer state then leave, too, and the floor is "
-            f"{floor.streamed.least}. There, {floor.streamed}."
         )
-    return lines
+    return f"{begin} There, {least}."

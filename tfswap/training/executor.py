@@ -111,7 +111,9 @@ class Executor:
             floor = self._floor(find)
             if floor is not None:
                 devices = self._context.devices
-                error = with_floor(error, floor, devices.budget_bytes, devices.streams_weights)
+                leave = devices.streams_weights
+                forbidden = not self._context.options.may_stream_weights
+                error = with_floor(error, floor, devices.budget_bytes, leave, forbidden)
         self._context.report.failed(error)
         return error
 

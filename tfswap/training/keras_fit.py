@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from tfswap.cost_model.model_floor import model_floor
+from tfswap.devices.model_bytes import ModelBytes
 from tfswap.devices.swap_options import NO_XLA, SwapOptions
 from tfswap.devices.swap_session import SwapSession
 from tfswap.hooks import eager
@@ -58,6 +59,25 @@ def _dequantized_bytes(model: Any) -> int:
     """Return the most bytes that a step makes of quantized weights: two float32 of each byte."""
     quantized = (variable for variable in model.variables if variable.dtype == "int8")
     return sum(2 * 4 * math.prod(variable.shape) for variable in quantized)
+
+
+def _largest_output_bytes(model: Any, examples: int) -> int:
+    """Return the size of the largest output of a model's layers for a batch; 0: unknown."""
+    import tensorflow as tf
+
+    largest = 0
+    for layer in getattr(model, "layers", ()):
+        try:
+            outputs = tf.nest.flatten(layer.output)
+        except (AttributeError, ValueError):  # called in code, not to make a graph of layers
+            outputs = []
+        for output in filter(keras.backend.is_keras_tensor, outputs):
+            first, *rest = output.shape or (1,)
+            shape = [first or examples, *rest]
+            if None not in shape:
+                largest = max(largest, tf.as_dtype(output.dtype).size * math.prod(shape))
+        largest = max(largest, _largest_output_bytes(layer, examples))
+    return largest
 
 
 def _shortage(reason: str) -> str:
@@ -131,12 +151,16 @@ class KerasFit:
         self._cleanup.callback(session.end)
         if self._options.broker is not None or self._options.stream_weights:
             self._build_optimizer()
-        variable_bytes = _variable_bytes(self._model)
-        session.begin(_count_layers(self._model), variable_bytes, _dequantized_bytes(self._model))
-        self._others_bytes = session.devices.others_bytes(variable_bytes)
+        self._examples = most_examples(batches_of_fit(self._model))
+        size = ModelBytes(
+            _variable_bytes(self._model),
+            _dequantized_bytes(self._model),
+            _largest_output_bytes(self._model, self._examples),
+        )
+        session.begin(_count_layers(self._model), size)
+        self._others_bytes = session.devices.others_bytes(size.variables)
         if self._model.jit_compile:
             self._decide_on_xla(session.devices.on_cpu)
-        self._examples = most_examples(batches_of_fit(self._model))
         run = TrainingRun(
             session,
             self._model,

@@ -10,6 +10,7 @@ import pytest
 
 from tfswap.devices import managed_devices
 from tfswap.devices.managed_devices import ManagedDevices
+from tfswap.devices.model_bytes import ModelBytes
 from tfswap.devices.swap_options import parse_options
 from tfswap.machine.devices import FIRST_GPU
 
@@ -95,25 +96,15 @@ def test_large_variables_leave(option: Any, variables: int, others: int, leave: 
     devices = devices_of(lib, "100MiB", stream_weights=option)
     lib.in_use.update({0: others + variables, 1: others + variables})
     if option == "auto":
-        devices.consider_weights(variables)
+        devices.consider_weights(ModelBytes(variables))
     assert devices.weights_may_leave == leave
     with mock.patch.object(managed_devices.eager, "touch_variables"):
         devices.acquire()
     assert lib.streams == ([(0, True), (1, True)] if leave else [])
-    devices.consider_weights(500 * MIB)  # too late: their uses before are not known
+    devices.consider_weights(ModelBytes(500 * MIB))  # too late: their uses before are not known
     assert devices.weights_may_leave == leave
     devices.release()
     assert lib.streams[-2:] == [(0, False), (1, False)]
-
-
-def test_variables_leave_if_a_step_dequantizes_many() -> None:
-    lib = FakeLibrary()
-    devices = devices_of(lib, "100MiB")
-    lib.in_use.update({0: 10 * MIB, 1: 10 * MIB})
-    devices.consider_weights(10 * MIB, dequantized_bytes=40 * MIB)
-    assert not devices.weights_may_leave
-    devices.consider_weights(10 * MIB, dequantized_bytes=41 * MIB)
-    assert devices.weights_may_leave
 
 
 def test_variables_may_leave_while_models_are_built() -> None:
@@ -123,9 +114,9 @@ def test_variables_may_leave_while_models_are_built() -> None:
         devices.acquire(builds_models=True)
     assert lib.streams == [(0, True), (1, True)] and not devices.weights_may_leave
     lib.in_use.update({0: 20 * MIB, 1: 20 * MIB})
-    devices.consider_weights(20 * MIB)
+    devices.consider_weights(ModelBytes(20 * MIB))
     assert not devices.weights_may_leave
-    devices.consider_weights(90 * MIB)
+    devices.consider_weights(ModelBytes(90 * MIB))
     assert devices.weights_may_leave
     devices.release(variables_stay_away=True)
     assert len(lib.streams) == 2 and (0, None) not in lib.budgets

@@ -258,8 +258,8 @@ STEP = StepFloor(
         (
             STEP,
             False,
-            f"Without a plan, swaps on demand need at least 54.0 MiB: {STEP.staying}. With "
-            "stream_weights=True, they need at least 5.0 MiB.",
+            f"Without a plan, swaps on demand need at least 54.0 MiB: {STEP.staying}. Where "
+            "weights leave, too, they need at least 5.0 MiB.",
         ),
         (
             STEP,

@@ -27,11 +27,12 @@ class Error(Exception):
 
 
 @pytest.mark.parametrize(
-    ("budget_mib", "weights_leave", "lines"),
+    ("budget_mib", "weights_leave", "must_stay", "lines"),
     [
         (
             10,
             True,
+            False,
             [
                 f"At least 12.0 MiB, the floor of the whole step: below it no swaps help. There, "
                 f"{STREAMED}.",
@@ -40,6 +41,7 @@ class Error(Exception):
         (
             20,
             True,
+            False,
             [
                 f"More above 12.0 MiB, the floor of the whole step: what runs at once needs more "
                 f"than the largest op alone. There, {STREAMED}.",
@@ -48,19 +50,29 @@ class Error(Exception):
         (
             20,
             False,
+            True,
             [
                 f"At least 80.0 MiB, the floor of the whole step: below it no swaps help. There, "
                 f"{STAYING}.",
-                f"stream_weights=True: weights and optimizer state then leave, too, and the floor "
-                f"is 12.0 MiB. There, {STREAMED}.",
+                f"Without stream_weights=False, weights and optimizer state may leave, too, and "
+                f"the floor is 12.0 MiB. There, {STREAMED}.",
+            ],
+        ),
+        (
+            20,
+            False,
+            False,
+            [
+                f"At least 80.0 MiB, the floor of the whole step: below it no swaps help. There, "
+                f"{STAYING}.",
             ],
         ),
     ],
 )
 def test_the_floor_is_added_to_what_to_do(
-    budget_mib: int, weights_leave: bool, lines: list[str]
+    budget_mib: int, weights_leave: bool, must_stay: bool, lines: list[str]
 ) -> None:
-    error = with_floor(Error(1, 2, TEXT), FLOOR, budget_mib * MIB, weights_leave)
+    error = with_floor(Error(1, 2, TEXT), FLOOR, budget_mib * MIB, weights_leave, must_stay)
     added = "".join(f"\n  - {line}" for line in lines)
     assert isinstance(error, Error) and (error.node_def, error.op) == (1, 2)
     assert error.message == TEXT.replace("  - B.", f"  - B.{added}")
@@ -68,5 +80,5 @@ def test_the_floor_is_added_to_what_to_do(
 
 
 def test_no_advice_on_weights_that_need_nothing() -> None:
-    error = with_floor(Error(1, 2, TEXT), StepFloor(STREAMED, STREAMED), MIB, False)
+    error = with_floor(Error(1, 2, TEXT), StepFloor(STREAMED, STREAMED), MIB, False, True)
     assert "stream_weights" not in error.message and "At least 12.0 MiB" in error.message
