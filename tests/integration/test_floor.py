@@ -131,25 +131,31 @@ def test_a_full_training_in_little_more_than_its_largest_op_needs():
     assert found.peak_bytes <= budget
 
 
-def test_small_weights_leave_where_outputs_need_the_room():
-    """Ten layers of 1 MiB each, whose outputs are 8 MiB: fails there while weights stay."""
+def test_small_weights_leave_where_outputs_need_the_room(tmp_path):
+    """Ten layers of 1 MiB each, whose outputs are 8 MiB."""
     x = np.random.default_rng(3).random((2 * 4096, 512), dtype=np.float32)
+    plan = tmp_path / "plan"
 
     def train_within(budget: int) -> list[float]:
         keras.utils.set_random_seed(7)
         layers = [keras.layers.Dense(512, activation="gelu") for _ in range(10)]
         model = keras.Sequential([keras.Input((512,)), *layers, keras.layers.Dense(4)])
         compiled(model, optimizer=keras.optimizers.SGD(0.05))
-        swap = tfswap.AutoSwap(budget=budget, verbose=0)
+        swap = tfswap.AutoSwap(budget=budget, save_plan=plan, verbose=0)
         y = np.arange(len(x)) % 4
         return model.fit(
-            x, y, batch_size=4096, epochs=3, shuffle=False, verbose=0, callbacks=[swap]
+            x, y, batch_size=4096, epochs=4, shuffle=False, verbose=0, callbacks=[swap]
         ).history["loss"]
 
+    def weights_leave() -> bool:
+        return json.loads(plan.read_text()).get("stream_weights", False)
+
     with emptied_variables():
-        expected = train_within(400 * MIB)
+        expected = train_within(unmovable_bytes() + 80 * MIB)
+        assert not weights_leave()
     with emptied_variables():
-        assert train_within(unmovable_bytes() + 46 * MIB) == expected
+        assert train_within(unmovable_bytes() + 56 * MIB) == expected
+        assert weights_leave()
 
 
 @pytest.mark.parametrize("mode", ["streamed", "staying"])
