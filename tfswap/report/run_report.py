@@ -55,11 +55,14 @@ class RunReport:
         self.report.least_budgets = least_budgets
         self.report.unswapped_peak_bytes = profile.unswapped_peak_bytes
         self.report.unswapped_step_s = profile.timeline.step_ns / 1e9
+        dataflow = profile.timeline.dataflow
+        self.report.elements_leave = dataflow is not None and dataflow.graph.has_movable_lists
 
     def fits(self, compiled: bool = False) -> None:
         """Note that the model fits without swaps, or that XLA's memory does."""
         self.report.compiled = compiled
         self.report.outcome = "fits"
+        self.report.elements_leave = False
         self.report.unswapped_peak_bytes = self.report.measured_peak_bytes
 
     def fits_as_profiled(self, profile: Profile, story: StepStory | None) -> None:

@@ -145,6 +145,7 @@ class Report(Mapping[str, Any]):
     recompute_s: float | None = None
     sections: int = 1
     compiled: bool = False
+    elements_leave: bool = False
     first_plan: str = ""
     host_peak_bytes: int | None = None
     tiers: tuple[TierUse, ...] = ()
@@ -287,6 +288,8 @@ def _lossy(report: Report) -> list[str]:
 def _fits(report: Report) -> str:
     # The unswapped peak is that of any execution order, the predicted one that of a fixed order.
     peak, in_order = report.unswapped_peak_bytes, report.predicted_peak_bytes
+    if report.elements_leave:
+        return f"no swaps are planned: peak {readable_bytes(in_order or peak)}"
     if peak is None or in_order is None or peak <= (report.budget_bytes or peak):
         return f"the model fits: peak {readable_bytes(peak)}"
     return (
@@ -299,9 +302,11 @@ def summary_lines(report: Report) -> list[str]:
     """Return the printed summary, at most six lines."""
     budget = readable_bytes(report.budget_bytes)
     if report.outcome == "fits":
+        loops = report.elements_leave
+        swaps = "What loops keep leaves on demand" if loops else "Nothing is swapped"
         return [
-            f"tfswap: {_fits(report)} of a budget of {budget}. Nothing is "
-            f"swapped{_sections(report)}{', XLA stays on' if report.compiled else ''}."
+            f"tfswap: {_fits(report)} of a budget of {budget}. {swaps}"
+            f"{_sections(report)}{', XLA stays on' if report.compiled else ''}."
         ]
     if report.outcome == "no effect":
         return ["tfswap: had no effect on this training."]

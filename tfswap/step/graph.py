@@ -148,6 +148,11 @@ class StepGraph:
         return "\n".join(lines)
 
     @property
+    def has_movable_lists(self) -> bool:
+        """Whether elements of lists, which loops keep, may leave on demand (``loop_lists.h``)."""
+        return any(node.op in ("_ElementToHost", "_RowsToHost") for node in self.nodes.values())
+
+    @property
     def order(self) -> tuple[tuple[str, str], ...]:
         """The order edges to add to a rewritten graph."""
         return (*self.delays, *self.keep_ups, *self.chain)

@@ -119,6 +119,11 @@ def test_the_summary_of_a_model_that_fits() -> None:
     assert summary_lines(any_order) == [
         "tfswap: the model fits: peak 8 MiB of a budget of 9 MiB. Nothing is swapped."
     ]
+    loops = replace(any_order, elements_leave=True)
+    assert summary_lines(loops) == [
+        "tfswap: no swaps are planned: peak 8 MiB of a budget of 9 MiB. What loops keep leaves on "
+        "demand."
+    ]
     in_order = replace(any_order, budget_bytes=7 << 20, predicted_peak_bytes=6 << 20, sections=2)
     assert summary_lines(in_order) == [
         "tfswap: the model fits with its ops kept in order: peak 8 MiB -> 6 MiB predicted of a "

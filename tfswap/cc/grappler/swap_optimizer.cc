@@ -20,6 +20,7 @@
 #include "grappler/remembered_plan.h"
 #include "grappler/rewrite/bootstrap.h"
 #include "grappler/rewrite/large_constants.h"
+#include "grappler/rewrite/loop_lists.h"
 #include "grappler/rewrite/order_edges.h"
 #include "grappler/rewrite/recomputes.h"
 #include "grappler/rewrite/rewriter.h"
@@ -240,6 +241,19 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return index.ok() ? WithBackwardWeights(*index, graph) : graph;
   }
 
+  static bool Changes(const FunctionSpec& entry) {
+    return !entry.swaps.empty() || !entry.recomputes.empty() || entry.reserve;
+  }
+
+  // Return the graph that runs unless it fits.
+  static GraphDef Movable(const GraphDef& graph) {
+    if (!HasLists(graph)) return graph;
+    const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
+                                                          graph.library());
+    const absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
+    return index.ok() ? WithMovableLists(*index) : graph;
+  }
+
   bool HasEntry(const GraphDef& graph) const {
     return Entry(Fingerprint(Prepared(graph))) != nullptr;
   }
@@ -366,11 +380,13 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
                                PassRecord* record) const {
     if (!unread_.ok()) return unread_;
     const FunctionSpec* entry = Entry(record->fingerprint);
-    if (entry != nullptr) return AsPlanned(*entry, given, record);
+    if (entry != nullptr)
+      return AsPlanned(*entry, Changes(*entry) ? Movable(given) : given, record);
     const auto remembered = plan_.remembered.find(record->fingerprint);
     if (remembered != plan_.remembered.end()) {
       PassRecord with_plan = *record;
-      absl::StatusOr<GraphDef> result = AsRemembered(remembered->second, given, &with_plan);
+      absl::StatusOr<GraphDef> result =
+          AsRemembered(remembered->second, Movable(given), &with_plan);
       if (result.ok()) {
         *record = std::move(with_plan);
         return result;
@@ -379,7 +395,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
                    << "remembered plan cannot be applied: " << result.status().message();
     }
     if (Fits(item, given, record)) return given;
-    return Execute(nullptr, given, record, &record->description);
+    return Execute(nullptr, Movable(given), record, &record->description);
   }
 
   // Return whether a graph without an entry fits in any order of its ops, and note that.
@@ -408,7 +424,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     if (plan_.unmatched == Unmatched::kLeave) {
       return absl::NotFoundError("the plan leaves graphs without an entry unchanged");
     }
-    return Execute(nullptr, graph, record, &record->description);
+    return Execute(nullptr, Movable(graph), record, &record->description);
   }
 
   absl::StatusOr<GraphDef> AsPlanned(const FunctionSpec& entry, const GraphDef& given,

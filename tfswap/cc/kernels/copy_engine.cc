@@ -1,11 +1,14 @@
 #include "kernels/copy_engine.h"
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "allocator/kernel_scope.h"
+#include "core/memory/copy.h"
 #include "core/util/faults.h"
 #include "core/util/readable_bytes.h"
 #include "kernels/thread_copy_engine.h"
@@ -21,6 +24,11 @@ namespace {
 
 constexpr char kCameBackChanged[] = "came back from far memory changed: ";
 constexpr char kSuspectMemory[] = ". Suspect the host's memory.";
+
+// Smaller elements of lists stay on the device: what they need far away is not much less.
+constexpr int64_t kMinElementBytes = 4096;
+constexpr int kManyReturns = 1 << 30;
+constexpr int64_t kNeverUsed = std::numeric_limits<int64_t>::max();
 
 struct Engines {
   std::mutex mu;
@@ -55,6 +63,10 @@ FarBuffer::~FarBuffer() {
     std::lock_guard<std::mutex> lock(engine_->mu_);
     --engine_->stats_.buffers_alive;
     engine_->RemoveEvictableLocked(this);
+    const auto element = engine_->elements_.find(element_memory_);
+    if (element != engine_->elements_.end() && element->second == this) {
+      engine_->elements_.erase(element);
+    }
   }
   engine_->DropFarCopy(&far_copy_);
 }
@@ -189,6 +201,8 @@ void CopyEngine::EndSwapOut(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
       if (buffer->returns_left_ <= 0) {
         buffer->tensor_ = Tensor();
         std::swap(dead_copy, buffer->far_copy_);
+      } else if (copied && buffer->element_memory_ != nullptr) {
+        MakeEvictableLocked(buffer);
       }
     } else {
       SetFarLocked(buffer, &given_up);
@@ -228,6 +242,52 @@ void CopyEngine::ReleaseEnd(FarBuffer* buffer, int64_t kept_bytes, int reference
   bytes_leaving_.fetch_add(-bytes);
 }
 
+FarBufferPtr CopyEngine::HoldElement(std::string label, const Tensor& tensor, int64_t next_use) {
+  const void* memory = tensorflow::DMAHelper::buffer(&tensor);
+  FarBufferPtr known;  // outlives the lock: it may be the last reference
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto found = elements_.find(memory);
+    if (found != elements_.end()) known = found->second->weak_from_this().lock();
+    if (known != nullptr && known->tensor_.SharesBufferWith(tensor) &&
+        known->shape == tensor.shape() && known->dtype == tensor.dtype()) {
+      const bool was_evictable = known->evictable_;
+      RemoveEvictableLocked(known.get());
+      known->later_use_ = std::max(known->next_use_, next_use);
+      known->next_use_ = std::min(known->next_use_, next_use);
+      if (was_evictable) MakeEvictableLocked(known.get());
+      return known;
+    }
+  }
+  auto buffer = std::make_shared<FarBuffer>(this, std::move(label), tensor, kManyReturns, next_use,
+                                            PlacementRequest());
+  buffer->later_use_ = kNeverUsed;
+  if (buffer->bytes < kMinElementBytes) return buffer;
+  std::lock_guard<std::mutex> lock(mu_);
+  buffer->element_memory_ = memory;
+  elements_[memory] = buffer.get();
+  MakeEvictableLocked(buffer.get());
+  return buffer;
+}
+
+bool CopyEngine::ReadElement(const FarBufferPtr& buffer, Tensor* output, absl::Status* status) {
+  Tensor tensor;
+  bool is_far;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (buffer->released_bytes_ > 0) return false;
+    const bool was_evictable = buffer->evictable_;
+    RemoveEvictableLocked(buffer.get());
+    buffer->next_use_ = buffer->later_use_;
+    if (was_evictable) MakeEvictableLocked(buffer.get());
+    is_far = buffer->state_ == FarBuffer::State::kFar;
+    if (!is_far) tensor = buffer->tensor_;
+  }
+  if (is_far) return Fill(output, buffer, status);
+  CopyPastCache(output->data(), tensor.data(), buffer->bytes);
+  return true;
+}
+
 void CopyEngine::SwapIn(const FarBufferPtr& buffer, int64_t next_use, OpKernelContext* context,
                         std::function<void()> done) {
   Tensor tensor;
@@ -235,6 +295,7 @@ void CopyEngine::SwapIn(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
     std::unique_lock<std::mutex> lock(mu_);
     const bool was_evictable = buffer->evictable_;
     RemoveEvictableLocked(buffer.get());
+    if (next_use == 0) next_use = buffer->later_use_;
     const int64_t place = std::exchange(buffer->next_use_, next_use);
     switch (buffer->state_) {
       case FarBuffer::State::kFar:

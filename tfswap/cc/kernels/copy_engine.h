@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -72,7 +73,10 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
   FarCopy far_copy_;            // stays valid because tensors are immutable
   int64_t released_bytes_ = 0;  // while copied out in chunks: bytes released from the end
   int returns_left_;
-  int64_t next_use_;  // position of the next access in the step
+  int64_t next_use_;  // place of the next access in the step
+  // Of an element of lists only.
+  const void* element_memory_ = nullptr;  // its key in `elements_`
+  int64_t later_use_ = 0;                 // place of the access after that
   std::vector<WaitingSwapIn> waiting_swap_ins_;
 };
 
@@ -118,6 +122,12 @@ class CopyEngine : public Reclaimer {
   virtual void SwapOut(const FarBufferPtr& buffer, Done done) = 0;
   // Keep the buffer on the device until its memory is needed.
   void MakeEvictable(const FarBufferPtr& buffer);
+  // Return the evictable buffer of an element of a list, for any number of swap-ins. Lists that
+  // have the same tensor share a buffer: two of them would keep each other from leaving.
+  FarBufferPtr HoldElement(std::string label, const tensorflow::Tensor& tensor, int64_t next_use);
+  // Copy an element into `output`, which has its size, wherever it is. Return whether that is
+  // possible now: not while it leaves in chunks.
+  bool ReadElement(const FarBufferPtr& buffer, tensorflow::Tensor* output, absl::Status* status);
   // Restore the buffer as output 0 of `context`, then run `done`.
   void SwapIn(const FarBufferPtr& buffer, int64_t next_use, tensorflow::OpKernelContext* context,
               std::function<void()> done);
@@ -261,6 +271,8 @@ class CopyEngine : public Reclaimer {
   std::atomic<int> copying_in_{0};
   // Evictable buffers by next use; the last one is evicted first.
   std::set<std::pair<int64_t, FarBuffer*>> evictable_;
+  // Elements of lists by their memory; an entry is valid as long as the element still holds it.
+  std::unordered_map<const void*, FarBuffer*> elements_;
 };
 
 }  // namespace tfswap

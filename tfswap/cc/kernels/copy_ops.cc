@@ -6,15 +6,37 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/copy_engine.h"
+#include "kernels/far_handle.h"
 #include "kernels/placement_request_attributes.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/framework/variant.h"
-#include "tensorflow/core/framework/variant_tensor_data.h"
 
 namespace tfswap {
+
+CopyEngine* EngineOf(tensorflow::OpKernelContext* context) {
+  auto* allocator =
+      dynamic_cast<DeviceAllocator*>(context->get_allocator(tensorflow::AllocatorAttributes()));
+  if (allocator == nullptr) {
+    context->SetStatus(absl::FailedPreconditionError(
+        absl::StrCat("tfswap: device ", context->device()->name(),
+                     " is TensorFlow's own, not tfswap's: import tfswap before the first "
+                     "TensorFlow operation")));
+    return nullptr;
+  }
+  CopyEngine* engine = CopyEngine::For(allocator);
+  if (engine == nullptr) {
+    const absl::Status problem = CopyEngine::ProblemOf(allocator);
+    context->SetStatus(
+        problem.ok() ? absl::FailedPreconditionError(absl::StrCat(
+                           "tfswap: device ", context->device()->name(), " has no stream yet"))
+                     : problem);
+  }
+  return engine;
+}
+
 namespace {
 
 using ::tensorflow::AsyncOpKernel;
@@ -24,7 +46,6 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::Variant;
-using ::tensorflow::VariantTensorData;
 
 // Stateful, so that no later pass merges, folds or moves a copy.
 REGISTER_OP("_CopyToHost")
@@ -60,44 +81,15 @@ REGISTER_OP("_CopyFromHost")
     .Output("tensor: T")
     .Attr("T: type")
     .Attr("next_use: int = 0")
+    .Attr("order: int = 0")
     .SetIsStateful()
     .SetShapeFn(::tensorflow::shape_inference::UnknownShape)
     .Doc(R"doc(
 Swaps the tensor of a handle in. Inserted by tfswap.
 
 next_use: position of the next access after this one in the step.
+order: whether that access follows the iterations of its loop (1), or goes back through them (-1).
 )doc");
-
-struct FarHandle {
-  FarBufferPtr buffer;
-
-  std::string TypeName() const { return "tfswap::FarHandle"; }
-  void Encode(VariantTensorData*) const {}
-  bool Decode(const VariantTensorData&) { return false; }
-};
-
-// Return the engine of the kernel's device; null, with an error status in the context, if tfswap
-// does not manage the device.
-CopyEngine* EngineOf(OpKernelContext* context) {
-  auto* allocator =
-      dynamic_cast<DeviceAllocator*>(context->get_allocator(tensorflow::AllocatorAttributes()));
-  if (allocator == nullptr) {
-    context->SetStatus(absl::FailedPreconditionError(
-        absl::StrCat("tfswap: device ", context->device()->name(),
-                     " is TensorFlow's own, not tfswap's: import tfswap before the first "
-                     "TensorFlow operation")));
-    return nullptr;
-  }
-  CopyEngine* engine = CopyEngine::For(allocator);
-  if (engine == nullptr) {
-    const absl::Status problem = CopyEngine::ProblemOf(allocator);
-    context->SetStatus(
-        problem.ok() ? absl::FailedPreconditionError(absl::StrCat(
-                           "tfswap: device ", context->device()->name(), " has no stream yet"))
-                     : problem);
-  }
-  return engine;
-}
 
 struct SwapOut {
   explicit SwapOut(OpKernelConstruction* construction) {
@@ -120,8 +112,8 @@ struct SwapOut {
     Tensor* handle = nullptr;
     OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, TensorShape({}), &handle), done);
     const Tensor& tensor = context->input(0);
-    auto buffer =
-        std::make_shared<FarBuffer>(engine, std::string(label), tensor, returns, next_use, request);
+    auto buffer = std::make_shared<FarBuffer>(engine, std::string(label), tensor, returns,
+                                              PlaceOf(next_use, 0, context), request);
     handle->scalar<Variant>()() = FarHandle{buffer};
     if (buffer->bytes == 0 || buffer->bytes < min_bytes || !DataTypeCanUseMemcpy(tensor.dtype())) {
       return done();
@@ -180,6 +172,7 @@ class CopyFromHostOp : public AsyncOpKernel {
   explicit CopyFromHostOp(OpKernelConstruction* construction) : AsyncOpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("T", &dtype_));
     OP_REQUIRES_OK(construction, construction->GetAttr("next_use", &next_use_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("order", &order_));
   }
 
   bool IsExpensive() override { return false; }
@@ -198,12 +191,12 @@ class CopyFromHostOp : public AsyncOpKernel {
                           "tfswap: '", name_view(), "' wants ", DataTypeString(dtype_), " but '",
                           buffer->label, "' holds ", DataTypeString(buffer->dtype))),
                       done);
-    engine->SwapIn(buffer, next_use_, context, std::move(done));
+    engine->SwapIn(buffer, PlaceOf(next_use_, order_, context), context, std::move(done));
   }
 
  private:
   tensorflow::DataType dtype_;
-  int64_t next_use_;
+  int64_t next_use_, order_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("_CopyToHost").Device(tensorflow::DEVICE_CPU), CopyToHostOp);

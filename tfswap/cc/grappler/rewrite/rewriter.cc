@@ -377,7 +377,9 @@ absl::Status Rewriter::AddOrder(const std::string& before, const std::string& af
 
 bool IsRewritten(const GraphDef& graph) {
   for (const NodeDef& node : graph.node()) {
-    if (node.op() == "_CopyToHost" || node.op() == "_VariableToHost") return true;
+    const std::string& op = node.op();
+    if (op == "_CopyToHost" || op == "_VariableToHost") return true;
+    if (op == "_ElementToHost" || op == "_RowsToHost") return true;
   }
   return false;
 }
