@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 CLASSES = 10
+_UNITS = 128  # of recurrent layers
 
 TRANSFORMER = "Transformer"
 UNET, PUBLISHED_UNET = "U-Net", "U-Net64"
+RECURRENT = ("LSTM", "GRU", "RecurrentTransformer")
 LAYERS, WIDTH, HEADS, FEED_FORWARD, VOCABULARY = 6, 512, 8, 2048, 8000
 
 
@@ -29,9 +31,9 @@ def workload(name: str, batch: int, image: int, seed: int = 1) -> Workload:
 
     Args:
         name: Any of keras.applications; "Transformer"; "U-Net", with 16 filters and batch norm, or
-            "U-Net64", with 64 and none, as published.
+            "U-Net64", with 64 and none, as published; one of `RECURRENT`.
         batch: Examples in a batch.
-        image: Height and width in pixels; for the Transformer, tokens in a sequence.
+        image: Height and width in pixels; tokens of a sequence, or its time steps.
         seed: Seed of weights and data. Defaults to 1.
 
     Raises:
@@ -45,6 +47,10 @@ def workload(name: str, batch: int, image: int, seed: int = 1) -> Workload:
         model = transformer(image)
         x = random.integers(VOCABULARY, size=(batch, image), dtype=np.int32)
         y = random.integers(VOCABULARY, size=(batch, image), dtype=np.int32)
+    elif name in RECURRENT:
+        model = _recurrent(name, image)
+        x = random.random((batch, image, _UNITS), dtype=np.float32)
+        y = random.integers(CLASSES, size=batch, dtype=np.int32)
     elif name in (UNET, PUBLISHED_UNET):
         model = _unet(name, image)
         x = random.random((batch, image, image, 1), dtype=np.float32)
@@ -66,7 +72,22 @@ def _loss(name: str) -> Any:
 
     if name in (UNET, PUBLISHED_UNET):
         return losses.BinaryCrossentropy(from_logits=True)  # for each pixel
-    return losses.SparseCategoricalCrossentropy(from_logits=name == TRANSFORMER)
+    return losses.SparseCategoricalCrossentropy(from_logits=name in (TRANSFORMER, *RECURRENT))
+
+
+def _recurrent(name: str, steps: int) -> Any:
+    """Build two recurrent layers; in the Transformer, with attention over the states of each."""
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((steps, _UNITS))
+    for _ in range(2):
+        layer = layers.GRU if name == "GRU" else layers.LSTM
+        x = layer(_UNITS, return_sequences=True)(x)
+        if name == "RecurrentTransformer":
+            attended = layers.MultiHeadAttention(4, _UNITS // 4)(x, x)
+            x = layers.LayerNormalization()(x + attended)
+    return keras.Model(inputs, layers.Dense(CLASSES)(x[:, -1]))
 
 
 def _unet(name: str, image: int) -> Any:
@@ -81,7 +102,7 @@ def _application(name: str, image: int) -> Any:
 
     factory = getattr(keras.applications, name, None)
     if factory is None or not callable(factory):
-        ours = (TRANSFORMER, UNET, PUBLISHED_UNET)
+        ours = (TRANSFORMER, UNET, PUBLISHED_UNET, *RECURRENT)
         models = [n for n in dir(keras.applications) if n[0].isupper()]
         raise ValueError(f"unknown model {name!r}: allowed are {', '.join([*ours, *models])}")
     return factory(weights=None, input_shape=(image, image, 3), classes=CLASSES)

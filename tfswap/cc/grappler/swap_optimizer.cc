@@ -241,10 +241,6 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return index.ok() ? WithBackwardWeights(*index, graph) : graph;
   }
 
-  static bool Changes(const FunctionSpec& entry) {
-    return !entry.swaps.empty() || !entry.recomputes.empty() || entry.reserve;
-  }
-
   // Return the graph that runs unless it fits.
   static GraphDef Movable(const GraphDef& graph) {
     if (!HasLists(graph)) return graph;
@@ -252,6 +248,14 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
                                                           graph.library());
     const absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
     return index.ok() ? WithMovableLists(*index) : graph;
+  }
+
+  // Return the graph that an entry applies to. Without swaps, nothing has to be movable, but loops
+  // must need no more than the recorded ones.
+  static GraphDef Planned(const FunctionSpec& entry, const GraphDef& graph) {
+    const bool changes = !entry.swaps.empty() || !entry.recomputes.empty() || entry.reserve;
+    if (changes) return Movable(graph);
+    return HasLists(graph) ? WithFewIterations(graph) : graph;
   }
 
   bool HasEntry(const GraphDef& graph) const {
@@ -373,20 +377,18 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
                                         PassRecord* record) const {
     const absl::StatusOr<FunctionSpec> entry = ReadRemembered(path, record->fingerprint);
     if (!entry.ok()) return entry.status();
-    return AsPlanned(*entry, given, record);
+    return AsPlanned(*entry, Planned(*entry, given), record);
   }
 
   absl::StatusOr<GraphDef> Run(const GrapplerItem& item, const GraphDef& given,
                                PassRecord* record) const {
     if (!unread_.ok()) return unread_;
     const FunctionSpec* entry = Entry(record->fingerprint);
-    if (entry != nullptr)
-      return AsPlanned(*entry, Changes(*entry) ? Movable(given) : given, record);
+    if (entry != nullptr) return AsPlanned(*entry, Planned(*entry, given), record);
     const auto remembered = plan_.remembered.find(record->fingerprint);
     if (remembered != plan_.remembered.end()) {
       PassRecord with_plan = *record;
-      absl::StatusOr<GraphDef> result =
-          AsRemembered(remembered->second, Movable(given), &with_plan);
+      absl::StatusOr<GraphDef> result = AsRemembered(remembered->second, given, &with_plan);
       if (result.ok()) {
         *record = std::move(with_plan);
         return result;

@@ -24,9 +24,14 @@ namespace {
 
 using Input = TensorListUses::Input;
 
+// One computes, the elements of the next one return. More would take memory: TensorFlow allows 10
+// to 32.
+constexpr int kIterationsAtOnce = 2;
+
 class ListRewriter {
  public:
-  explicit ListRewriter(const GraphIndex& index) : index_(index), result_(index.graph()) {}
+  explicit ListRewriter(const GraphIndex& index)
+      : index_(index), result_(WithFewIterations(index.graph())) {}
 
   GraphDef Make() {
     const std::vector<TensorListUses> lists = FindMovableLists(index_);
@@ -117,13 +122,11 @@ class ListRewriter {
     return node->name();
   }
 
-  // Let the readers of a handle read its tensor, and a backward loop take the next element when the
-  // first of them has run.
+  // Let the readers of a handle read its tensor.
   void BringBack(TensorId source) {
     const NodeDef& given = index_.node(source.node);
     HoldsHandles(Mutable(source.node));
     const std::string name = absl::StrCat(kNodePrefix, "list/in/", given.name());
-    int first = -1;
     bool is_read = false;
     for (const GraphIndex::Consumer& reader : index_.consumers(source.node)) {
       if (reader.port != source.port || handles_taken_.count({reader.node, reader.input}) > 0) {
@@ -131,8 +134,6 @@ class ListRewriter {
       }
       is_read = true;
       Mutable(reader.node)->set_input(reader.input, name);
-      if (!index_.AliveWith(reader.node, source.node)) continue;
-      if (first < 0 || index_.position(reader.node) < index_.position(first)) first = reader.node;
     }
     if (!is_read) return;
     NodeDef* node = AddNode(absl::StrCat("in/", given.name()), "_CopyFromHost", source.node);
@@ -141,11 +142,6 @@ class ListRewriter {
     const std::set<int64_t>& reads = reads_of_[source];
     const auto next = reads.upper_bound(index_.position(source.node));
     SetNextUse(next == reads.end() ? 0 : *next, node);
-    if (source.port == 0) return;  // a loop that gets elements knows their number
-    for (const GraphIndex::Consumer& rest : index_.consumers(source.node)) {
-      if (rest.port != 0 || index_.node(rest.node).op() != "NextIteration") continue;
-      Mutable(rest.node)->add_input(absl::StrCat("^", first < 0 ? node->name() : NameOf(first)));
-    }
   }
 
   // Make a list that holds handles.
@@ -280,6 +276,15 @@ bool HasLists(const GraphDef& graph) {
   return std::any_of(graph.node().begin(), graph.node().end(), [](const NodeDef& node) {
     return IsEmptyList(node.op()) || node.op() == "TensorListFromTensor";
   });
+}
+
+GraphDef WithFewIterations(const GraphDef& given) {
+  GraphDef graph = given;
+  for (NodeDef& node : *graph.mutable_node()) {
+    if (node.op() != "Enter") continue;
+    (*node.mutable_attr())["parallel_iterations"].set_i(kIterationsAtOnce);
+  }
+  return graph;
 }
 
 GraphDef WithMovableLists(const GraphIndex& index) {

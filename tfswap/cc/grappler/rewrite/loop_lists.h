@@ -15,10 +15,12 @@ namespace tfswap {
 //   around them:     sequence ──▶ _RowsToHost ──▶ TensorListFromTensor
 //                    TensorListStack ──▶ _StackFromHost ──▶ sequence
 //
-// Elements are evicted on demand: those first that the step needs last. A backward loop takes the
-// next element from a list when the first reader of this one has run. Lists of which some use is
+// Elements are evicted on demand: those first that the step needs last. Lists of which some use is
 // not known (functions, results, lists in lists) keep their tensors.
 tensorflow::GraphDef WithMovableLists(const GraphIndex& index);
+
+// Return the graph with loops that run at most two iterations at once, as those with such lists do.
+tensorflow::GraphDef WithFewIterations(const tensorflow::GraphDef& graph);
 
 // Return whether there are lists at all.
 bool HasLists(const tensorflow::GraphDef& graph);
