@@ -215,7 +215,8 @@ class AutoSwap(keras.callbacks.Callback):
         * `least_budgets`: a `LeastBudgets` (without swaps, with swaps and with sections, each with
           the op that sets it, and the floor, which no swaps go below); None for a model that
           clearly fits, unless `save_profile` is given.
-        * `compiled`: whether XLA compiled the steps, which then moved nothing.
+        * `compiled`: whether XLA compiled the steps, which then moved nothing; `elements_leave`:
+          whether what loops keep may leave on demand, also without a plan.
         * `bytes_out_per_step`, `bytes_in_per_step`, `swapped_buffers`; `recomputed_buffers` and
           `recompute_s` (predicted); `sections` of the batch; `corrections` of the plan.
         * `file_bytes_in_per_step`: bytes that the plan reads from the file, and `file_in_s`, what
