@@ -241,21 +241,23 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return index.ok() ? WithBackwardWeights(*index, graph) : graph;
   }
 
-  // Return the graph that runs unless it fits.
-  static GraphDef Movable(const GraphDef& graph) {
+  // Return a graph whose loops were changed.
+  static GraphDef WithLoops(const GraphDef& graph, GraphDef (*change)(const GraphIndex&)) {
     if (!HasLists(graph)) return graph;
     const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
                                                           graph.library());
     const absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
-    return index.ok() ? WithMovableLists(*index) : graph;
+    return index.ok() ? change(*index) : graph;
   }
+
+  // Return the graph that runs unless it fits.
+  static GraphDef Movable(const GraphDef& graph) { return WithLoops(graph, &WithMovableLists); }
 
   // Return the graph that an entry applies to. Without swaps, nothing has to be movable, but loops
   // must need no more than the recorded ones.
   static GraphDef Planned(const FunctionSpec& entry, const GraphDef& graph) {
     const bool changes = !entry.swaps.empty() || !entry.recomputes.empty() || entry.reserve;
-    if (changes) return Movable(graph);
-    return HasLists(graph) ? WithFewIterations(graph) : graph;
+    return changes ? Movable(graph) : WithLoops(graph, &WithFewIterations);
   }
 
   bool HasEntry(const GraphDef& graph) const {

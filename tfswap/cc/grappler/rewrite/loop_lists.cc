@@ -28,14 +28,50 @@ using Input = TensorListUses::Input;
 // to 32.
 constexpr int kIterationsAtOnce = 2;
 
+// Return whether the loop around `n` computes a tensor from that of the iteration before: it runs
+// one iteration after the other, whatever it may do.
+bool IsRecurrent(const GraphIndex& index, int n) {
+  for (int next = 0; next < index.size(); ++next) {
+    if (index.node(next).op() != "NextIteration" || !index.SameFrame(next, n)) continue;
+    const TensorId carried = index.Root(index.inputs(next)[0]);
+    if (!tensorflow::DataTypeIsFloating(index.OutputType(carried))) continue;
+    if (index.node(carried.node).op() != "Switch") return true;
+    const auto& readers =
+        index.consumers(next);  // the Merge before the Switch, if it stays the same
+    if (readers.empty() || readers[0].node != index.inputs(carried.node)[0].node) return true;
+  }
+  return false;
+}
+
+// Let recurrent loops that keep these lists, and the backward loops that take from them, run few
+// iterations at once.
+void LimitIterations(const GraphIndex& index, const std::vector<TensorListUses>& lists,
+                     GraphDef* graph) {
+  std::vector<int> inside;
+  for (const TensorListUses& list : lists) {
+    if (list.pushes.empty() || list.pops.empty() || !IsRecurrent(index, list.pushes[0])) continue;
+    inside.push_back(list.pushes[0]);
+    inside.push_back(list.pops[0]);
+  }
+  for (int n = 0; n < index.size(); ++n) {
+    if (index.node(n).op() != "Enter" || index.consumers(n).empty()) continue;
+    const int reader = index.consumers(n)[0].node;
+    if (std::any_of(inside.begin(), inside.end(),
+                    [&](int each) { return index.SameFrame(each, reader); })) {
+      NodeDef* enter = graph->mutable_node(n);
+      (*enter->mutable_attr())["parallel_iterations"].set_i(kIterationsAtOnce);
+    }
+  }
+}
+
 class ListRewriter {
  public:
-  explicit ListRewriter(const GraphIndex& index)
-      : index_(index), result_(WithFewIterations(index.graph())) {}
+  explicit ListRewriter(const GraphIndex& index) : index_(index), result_(index.graph()) {}
 
   GraphDef Make() {
     const std::vector<TensorListUses> lists = FindMovableLists(index_);
     if (lists.empty()) return std::move(result_);
+    LimitIterations(index_, lists, &result_);
     for (const TensorListUses& list : lists) NoteReads(list);
     // First the readers of elements, which may be any of the nodes that are changed then.
     for (const TensorListUses& list : lists) {
@@ -278,12 +314,9 @@ bool HasLists(const GraphDef& graph) {
   });
 }
 
-GraphDef WithFewIterations(const GraphDef& given) {
-  GraphDef graph = given;
-  for (NodeDef& node : *graph.mutable_node()) {
-    if (node.op() != "Enter") continue;
-    (*node.mutable_attr())["parallel_iterations"].set_i(kIterationsAtOnce);
-  }
+GraphDef WithFewIterations(const GraphIndex& index) {
+  GraphDef graph = index.graph();
+  if (!index.ManagesGpu()) LimitIterations(index, FindMovableLists(index), &graph);
   return graph;
 }
 

@@ -19,8 +19,9 @@ namespace tfswap {
 // not known (functions, results, lists in lists) keep their tensors.
 tensorflow::GraphDef WithMovableLists(const GraphIndex& index);
 
-// Return the graph with loops that run at most two iterations at once, as those with such lists do.
-tensorflow::GraphDef WithFewIterations(const tensorflow::GraphDef& graph);
+// Return the graph with recurrent loops that run at most two iterations at once, as those with such
+// lists do.
+tensorflow::GraphDef WithFewIterations(const GraphIndex& index);
 
 // Return whether there are lists at all.
 bool HasLists(const tensorflow::GraphDef& graph);
