@@ -8,6 +8,7 @@ import pytest
 from timelines import make_timeline
 
 from benchmarks.reach import RESIDENT, Case, immovable, reach
+from benchmarks.trainings import Trainer
 from tfswap.step.timeline import Absence
 
 OPS = [(10 * i, 10 * i + 10) for i in range(6)]
@@ -24,8 +25,8 @@ def test_bytes_at_the_peak_without_an_absence_are_counted_by_their_maker() -> No
     assert immovable(timeline) == {"D": 50, "B": 30, RESIDENT: 7}
 
 
-class Trainings:
-    """Answers as by the process that trains."""
+class Trainings(Trainer):
+    """Answers as by the process that trains, which is not started."""
 
     def __init__(self, fails: bool) -> None:
         self.fails = fails
@@ -47,7 +48,7 @@ class Trainings:
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_model_trains_unswapped_with_a_profile_and_in_half(fails: bool) -> None:
     trainings = Trainings(fails)
-    line = reach(trainings, Case("LSTM", 8, 96, 6), 0.5)  # type: ignore[arg-type]
+    line = reach(trainings, Case("LSTM", 8, 96, 6), 0.5)
     budgets = [(case.budget_bytes, case.is_profiled) for case in trainings.cases]
     assert budgets == [(None, False), (125, True), (50, False)]
     assert line["immovable"] == {"A": 10} and line["immovable_share"] == 0.1
