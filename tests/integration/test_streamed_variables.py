@@ -82,11 +82,15 @@ def saved(tmp_path_factory):
 
 
 @pytest.fixture
-def served(saved):
+def served(saved, lib):
     """Return the model in 14 MiB more, after each weight has left once; and the budget."""
     budget = others_bytes() + BUDGET
     loaded = tfswap.saved_model.load(saved.path, budget=budget, verbose=0)
-    for _ in range(3):
+    assert np.array_equal(loaded.serve(inputs()), saved.outputs)
+    lib.set_budget(0, MIB)
+    lib.make_room(0)
+    lib.set_budget(0, budget)
+    for _ in range(2):
         assert np.array_equal(loaded.serve(inputs()), saved.outputs)
     tfswap.reset_memory_stats()
     yield loaded, budget
@@ -283,7 +287,7 @@ def test_a_plan_moves_variables_across_the_steps_end(tmp_path):
     others_bytes()
     with tfswap.Session(budget=MIB, stream_weights=True, verbose=0):  # earlier models leave
         stays_bytes = tfswap.memory_stats()["bytes_in_use"]
-    budget = stays_bytes + int(0.8 * (max(plain.peaks) - plain.others_bytes))
+    budget = stays_bytes + int(0.7 * (max(plain.peaks) - plain.others_bytes))
     for _ in range(3):  # a plan with steps that were slower by chance is dropped
         swap = tfswap.AutoSwap(budget=budget, stream_weights=True, save_plan=plan, verbose=0)
         trained_perceptron(tmp_path / "swapped.keras", swap)

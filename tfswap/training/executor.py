@@ -214,6 +214,7 @@ class Executor:
     def _plan_recorded(self, graph: int) -> Planned | GraphForgotten:
         traces, seconds = self._recordings.fastest(), tuple(self._recordings.seconds)
         self._shapes_vary |= self._recordings.vary
+        have_moved = self._recordings.have_moved
         self._recordings.clear()
         fingerprint = traces[self._context.devices.device].main_graph() or ""
         # Steps under a remembered plan do not tell what steps take on demand.
@@ -222,7 +223,7 @@ class Executor:
             return Planned(graph, fingerprint, self._plan.plan.sections, is_split=False)
         planner = self.planner(graph)
         try:
-            profile = planner.read(traces, self._plan.plan.min_bytes)
+            profile = planner.read(traces, self._plan.plan.min_bytes, have_moved)
         except Forgotten:
             self._plan.push_with_new_label()
             return GraphForgotten()
@@ -276,6 +277,7 @@ class Executor:
         )
         most_bytes = self._context.devices.fitting_bytes
         may_leave = self._plan.leaves_fitting and self._plan.may_lose_order
+        may_leave &= not planner.needs_movable_lists
         if may_leave and profile.worst_peak_bytes <= most_bytes:
             return found
         try:

@@ -343,7 +343,7 @@ class TrainingRun:
             context.report.fits(compiled=True)
         event = self._event(step, traces.get(devices.device))
         if self._phase is Phase.PROFILE and counts(self._state, event):
-            self._recordings.add(step.seconds, traces)
+            self._recordings.add(step, traces)
         elif self._phase is Phase.WARM:
             self._recordings.clear()
         self._handle(event)

@@ -52,6 +52,7 @@ class StepPlanner:
         machine: The link of the planned device, measured within the budget.
         fingerprint: The graph's; "" before there is a profile or a given plan.
         profile: The profile; None before the step was recorded.
+        needs_movable_lists: Whether elements of lists left while the step was recorded.
         planned_bytes: The budget that the latest plan was made for.
     """
 
@@ -73,14 +74,18 @@ class StepPlanner:
         self.machine: Machine = self._devices.link.machine()
         self.fingerprint = ""
         self.profile: Profile | None = None
+        self.needs_movable_lists = False
         self.planned_bytes = 0
 
-    def read(self, traces: Mapping[int, StepTrace], min_bytes: int) -> Profile:
+    def read(
+        self, traces: Mapping[int, StepTrace], min_bytes: int, have_moved: bool = False
+    ) -> Profile:
         """Profile a recorded step.
 
         Args:
             traces: The recordings, by device.
             min_bytes: Size below which tensors are not swapped.
+            have_moved: Whether anything left the device meanwhile.
 
         Returns:
             The profile of the planned device.
@@ -98,6 +103,8 @@ class StepPlanner:
             raise Forgotten
         self._graph = StepGraph.parse(description)
         self.fingerprint = fingerprint
+        # Elements that left are recorded as freed: the step needs more than its recording shows.
+        self.needs_movable_lists = have_moved and self._graph.has_movable_lists
         self._plannings.clear()
         leave = self._devices.weights_may_leave
         profile = profile_step(trace, self._graph, fingerprint, min_bytes, leave)

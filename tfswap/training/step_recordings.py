@@ -6,6 +6,7 @@ import operator
 
 from tfswap.devices.managed_devices import ManagedDevices
 from tfswap.ops.loaded_library import Library
+from tfswap.plan.measured_plan import MeasuredStep
 from tfswap.step.trace import StepTrace
 
 # Steps that allocate less than this fraction of what another one does have a smaller batch.
@@ -21,6 +22,7 @@ class StepRecordings:
 
     Attributes:
         seconds: The time of each kept step.
+        have_moved: Whether anything left the device in a kept step.
     """
 
     def __init__(self, library: Library, devices: ManagedDevices) -> None:
@@ -29,6 +31,7 @@ class StepRecordings:
         self._is_recording = False
         self._steps: list[dict[int, StepTrace]] = []
         self.seconds: list[float] = []
+        self.have_moved = False
 
     def start(self) -> None:
         """Start to record a step."""
@@ -46,14 +49,16 @@ class StepRecordings:
             for device in self._devices.numbers
         }
 
-    def add(self, seconds: float, traces: dict[int, StepTrace]) -> None:
+    def add(self, step: MeasuredStep, traces: dict[int, StepTrace]) -> None:
         """Keep a recorded step."""
-        self.seconds.append(seconds)
+        self.seconds.append(step.seconds)
+        self.have_moved |= step.bytes_out > 0
         self._steps.append(traces)
 
     def clear(self) -> None:
         """Drop all kept steps."""
         self.seconds.clear()
+        self.have_moved = False
         self._steps.clear()
 
     @property
