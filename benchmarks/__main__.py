@@ -22,9 +22,10 @@ from pathlib import Path
 
 from benchmarks import expectations
 from benchmarks.benchmark import Benchmark
-from benchmarks.catalog import TREE, named
+from benchmarks.catalog import named
 from benchmarks.document import document
 from benchmarks.measurements import Measured, load, measure
+from benchmarks.one_case import TREE
 
 FOLDER = TREE / "build" / "bench"
 PAGE = TREE / "docs" / "benchmarks.md"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.benchmark import Benchmark
-from benchmarks.catalog import TREE
+from benchmarks.one_case import TREE
 
 _TAIL_CHARACTERS = 600
 

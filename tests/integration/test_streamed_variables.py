@@ -187,21 +187,20 @@ def perceptron():
 
 
 class Weights(keras.callbacks.Callback):
-    """Read all weights during the training, save them, and keep the last ones."""
+    """Read all weights during the training, when they are saved, and after it."""
 
     def __init__(self, path) -> None:
         super().__init__()
         self.path = path
-        self.middle: list[np.ndarray] = []
-        self.last: list[np.ndarray] = []
+        self.read: list[np.ndarray] = []
 
     def on_epoch_end(self, epoch, logs=None) -> None:
         if epoch == STEPS // 2:
             self.model.save(self.path)
-            self.middle = [value.copy() for value in self.model.get_weights()]
+            self.on_train_end()
 
     def on_train_end(self, logs=None) -> None:
-        self.last = [value.copy() for value in self.model.get_weights()]
+        self.read += [value.copy() for value in self.model.get_weights()]
 
 
 def trained_perceptron(path, *callbacks):
@@ -268,11 +267,7 @@ def test_weights_and_an_optimizers_state_are_away_between_their_uses(tmp_path, s
     assert swap.report.plan is None or swap.report.plan.stream_weights
     assert swapped.losses == plain.losses
     assert max(swapped.peaks) <= budget
-    for found, expected in zip(
-        [*weights.middle, *weights.last],
-        [*plain_weights.middle, *plain_weights.last],
-        strict=True,
-    ):
+    for found, expected in zip(weights.read, plain_weights.read, strict=True):
         np.testing.assert_array_equal(found, expected)
     # The saved model is like any other, with the optimizer's state.
     loaded, expected = keras.models.load_model(path), keras.models.load_model(plain_path)
