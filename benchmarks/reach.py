@@ -96,6 +96,8 @@ def train(case: Case) -> dict[str, Any]:
         swap = tfswap.AutoSwap(
             budget=case.budget_bytes or PLENTY_BYTES,
             save_profile=path if case.is_profiled else None,
+            # With as much room as a profile needs, they would stay.
+            stream_weights=True if case.is_profiled else "auto",
             verbose=0,
         )
         tfswap.reset_memory_stats()
