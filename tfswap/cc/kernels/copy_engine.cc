@@ -119,6 +119,14 @@ void CopyEngine::RemoveEvictableLocked(FarBuffer* buffer) {
   buffer->evictable_ = false;
 }
 
+int64_t CopyEngine::SetNextUseLocked(FarBuffer* buffer, int64_t next_use) {
+  const bool was_evictable = buffer->evictable_;
+  RemoveEvictableLocked(buffer);
+  const int64_t before = std::exchange(buffer->next_use_, next_use);
+  if (was_evictable) MakeEvictableLocked(buffer);
+  return before;
+}
+
 int64_t CopyEngine::Reclaim(int64_t bytes) {
   const int64_t started = ReclaimBuffers(bytes);
   return started < bytes ? started + variables_.Reclaim(bytes - started) : started;
@@ -251,11 +259,8 @@ FarBufferPtr CopyEngine::HoldElement(std::string label, const Tensor& tensor, in
     if (found != elements_.end()) known = found->second->weak_from_this().lock();
     if (known != nullptr && known->tensor_.SharesBufferWith(tensor) &&
         known->shape == tensor.shape() && known->dtype == tensor.dtype()) {
-      const bool was_evictable = known->evictable_;
-      RemoveEvictableLocked(known.get());
       known->later_use_ = std::max(known->next_use_, next_use);
-      known->next_use_ = std::min(known->next_use_, next_use);
-      if (was_evictable) MakeEvictableLocked(known.get());
+      SetNextUseLocked(known.get(), std::min(known->next_use_, next_use));
       return known;
     }
   }
@@ -276,10 +281,7 @@ bool CopyEngine::ReadElement(const FarBufferPtr& buffer, Tensor* output, absl::S
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (buffer->released_bytes_ > 0) return false;
-    const bool was_evictable = buffer->evictable_;
-    RemoveEvictableLocked(buffer.get());
-    buffer->next_use_ = buffer->later_use_;
-    if (was_evictable) MakeEvictableLocked(buffer.get());
+    SetNextUseLocked(buffer.get(), buffer->later_use_);
     is_far = buffer->state_ == FarBuffer::State::kFar;
     if (!is_far) tensor = buffer->tensor_;
   }
@@ -293,10 +295,8 @@ void CopyEngine::SwapIn(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
   Tensor tensor;
   {
     std::unique_lock<std::mutex> lock(mu_);
-    const bool was_evictable = buffer->evictable_;
-    RemoveEvictableLocked(buffer.get());
     if (next_use == 0) next_use = buffer->later_use_;
-    const int64_t place = std::exchange(buffer->next_use_, next_use);
+    const int64_t place = SetNextUseLocked(buffer.get(), next_use);
     switch (buffer->state_) {
       case FarBuffer::State::kFar:
         lock.unlock();
@@ -313,9 +313,8 @@ void CopyEngine::SwapIn(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
       case FarBuffer::State::kHeld:
         tensor = buffer->tensor_;
         if (--buffer->returns_left_ <= 0) {
+          RemoveEvictableLocked(buffer.get());
           buffer->tensor_ = Tensor();
-        } else if (was_evictable) {
-          MakeEvictableLocked(buffer.get());
         }
         break;
     }

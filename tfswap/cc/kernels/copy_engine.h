@@ -238,6 +238,8 @@ class CopyEngine : public Reclaimer {
   Worker* SwapInWorker(const FarBuffer& buffer, int64_t place);
   void RemoveEvictableLocked(FarBuffer* buffer);
   void MakeEvictableLocked(FarBuffer* buffer);
+  // Change the place of the next access; return the one before.
+  int64_t SetNextUseLocked(FarBuffer* buffer, int64_t next_use);
   absl::Status Failed(const char* doing, const FarBuffer& buffer, const std::string& why) const;
   static constexpr char kChecksumDiffers[] = "its checksum differs from that of the swap-out";
   absl::Status Changed(const FarBuffer& buffer, const std::string& why) const;
