@@ -187,7 +187,7 @@ def perceptron():
 
 
 class Weights(keras.callbacks.Callback):
-    """Read all weights during the training, when they are saved, and after it."""
+    """Read all weights when they are saved, during the training, and after the last step."""
 
     def __init__(self, path) -> None:
         super().__init__()
@@ -197,10 +197,8 @@ class Weights(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None) -> None:
         if epoch == STEPS // 2:
             self.model.save(self.path)
-            self.on_train_end()
-
-    def on_train_end(self, logs=None) -> None:
-        self.read += [value.copy() for value in self.model.get_weights()]
+        if epoch in (STEPS // 2, STEPS - 1):
+            self.read += [value.copy() for value in self.model.get_weights()]
 
 
 def trained_perceptron(path, *callbacks):

@@ -52,7 +52,7 @@ class StepPlanner:
         machine: The link of the planned device, measured within the budget.
         fingerprint: The graph's; "" before there is a profile or a given plan.
         profile: The profile; None before the step was recorded.
-        needs_movable_lists: Whether elements of lists left while the step was recorded.
+        needs_movable_lists: Whether elements of lists may have left while the step was recorded.
         planned_bytes: The budget that the latest plan was made for.
     """
 
@@ -136,6 +136,7 @@ class StepPlanner:
             ValueError: The plan is of another step.
         """
         self._graph, self.fingerprint, self.profile = graph, profile.fingerprint, profile
+        self.needs_movable_lists = graph.has_movable_lists  # some may have left
         self._least = least_budgets(
             profile.timeline, self.machine, profile.section_floors, profile.floor
         )
