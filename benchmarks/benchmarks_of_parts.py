@@ -58,7 +58,7 @@ OF_PARTS: tuple[Benchmark, ...] = (
         tables=(
             table(
                 "model: model | activation: activation | link, GB/s: link_gb_s | mode: mode | "
-                "exposed: exposed_s s | of that foretold, for copies: predicted_wait_s s | "
+                "exposed: exposed_s s | of that predicted, for copies: predicted_wait_s s | "
                 "saved: exposed_reduction % | encoded tensors: "
                 "compressed_tensors | of swapped ones: swapped_tensors | kept, of their bytes: "
                 "ratio % | losses, bit for bit: losses_equal",
@@ -152,14 +152,15 @@ OF_PARTS: tuple[Benchmark, ...] = (
     ),
     Benchmark(
         "papers",
-        "What papers printed",
-        "Their figures beside what is foretold of the same nets on their machines, without a run.",
+        "Published figures",
+        "Figures of the papers beside those predicted for the same nets on their machines, without "
+        "a run.",
         full=("",),
         quick=("--figures vdnn --models AlexNet,VGG16",),
         tables=(
             table(
                 "paper: paper | figure: figure | model: model | batch: batch | policy: policy | "
-                "quantity: quantity | printed: published | foretold: simulated | ratio: ratio x | "
+                "quantity: quantity | published: published | predicted: simulated | ratio: ratio x | "
                 "`auto`: auto",
             ),
         ),

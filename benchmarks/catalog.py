@@ -42,7 +42,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
             table(
                 "model: model | px: image | link: link_bandwidth | policy: policy | "
                 "unswapped peak: unswapped_peak_bytes MiB | budget: budget_bytes MiB | "
-                "peak foretold: predicted_peak_bytes MiB | "
+                "peak predicted: predicted_peak_bytes MiB | "
                 "measured: measured_peak_bytes MiB | out in a step: bytes_out MiB | "
                 "step, of unswapped: step_ratio x | losses, bit for bit: loss_bit_equal | "
                 "fits unswapped: unswapped_fits fact | said: error",

@@ -36,8 +36,8 @@ bool IsRecurrent(const GraphIndex& index, int n) {
     const TensorId carried = index.Root(index.inputs(next)[0]);
     if (!tensorflow::DataTypeIsFloating(index.OutputType(carried))) continue;
     if (index.node(carried.node).op() != "Switch") return true;
-    const auto& readers =
-        index.consumers(next);  // the Merge before the Switch, if it stays the same
+    // What stays the same goes from the Switch back to the Merge before it.
+    const auto& readers = index.consumers(next);
     if (readers.empty() || readers[0].node != index.inputs(carried.node)[0].node) return true;
   }
   return false;
