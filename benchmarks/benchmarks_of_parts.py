@@ -160,8 +160,8 @@ OF_PARTS: tuple[Benchmark, ...] = (
         tables=(
             table(
                 "paper: paper | figure: figure | model: model | batch: batch | policy: policy | "
-                "quantity: quantity | published: published | predicted: simulated | ratio: ratio x | "
-                "`auto`: auto",
+                "quantity: quantity | published: published | predicted: simulated | "
+                "ratio: ratio x | `auto`: auto",
             ),
         ),
     ),
