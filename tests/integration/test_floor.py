@@ -131,31 +131,39 @@ def test_a_full_training_in_little_more_than_its_largest_op_needs():
     assert found.peak_bytes <= budget
 
 
-def test_small_weights_leave_where_outputs_need_the_room(tmp_path):
-    """Ten layers of 1 MiB each, whose outputs are 8 MiB."""
+@pytest.fixture(scope="module")
+def wide_outputs(tmp_path_factory):
+    """Return a training of ten layers of 1 MiB each, whose outputs are 8 MiB."""
     x = np.random.default_rng(3).random((2 * 4096, 512), dtype=np.float32)
-    plan = tmp_path / "plan"
+    plan = tmp_path_factory.mktemp("wide") / "plan"
 
-    def train_within(budget: int) -> list[float]:
-        keras.utils.set_random_seed(7)
-        layers = [keras.layers.Dense(512, activation="gelu") for _ in range(10)]
-        model = keras.Sequential([keras.Input((512,)), *layers, keras.layers.Dense(4)])
-        compiled(model, optimizer=keras.optimizers.SGD(0.05))
-        swap = tfswap.AutoSwap(budget=budget, save_plan=plan, verbose=0)
-        y = np.arange(len(x)) % 4
-        return model.fit(
-            x, y, batch_size=4096, epochs=4, shuffle=False, verbose=0, callbacks=[swap]
-        ).history["loss"]
+    def train_within(budget: int) -> tuple[list[float], bool]:
+        """Return the losses within so much more than what stays, and whether weights left."""
+        with emptied_variables():
+            keras.utils.set_random_seed(7)
+            layers = [keras.layers.Dense(512, activation="gelu") for _ in range(10)]
+            model = keras.Sequential([keras.Input((512,)), *layers, keras.layers.Dense(4)])
+            compiled(model, optimizer=keras.optimizers.SGD(0.05))
+            swap = tfswap.AutoSwap(budget=unmovable_bytes() + budget, save_plan=plan, verbose=0)
+            y = np.arange(len(x)) % 4
+            losses = model.fit(
+                x, y, batch_size=4096, epochs=4, shuffle=False, verbose=0, callbacks=[swap]
+            ).history["loss"]
+        return losses, json.loads(plan.read_text()).get("stream_weights", False)
 
-    def weights_leave() -> bool:
-        return json.loads(plan.read_text()).get("stream_weights", False)
+    return train_within
 
-    with emptied_variables():
-        expected = train_within(unmovable_bytes() + 80 * MIB)
-        assert not weights_leave()
-    with emptied_variables():
-        assert train_within(unmovable_bytes() + 56 * MIB) == expected
-        assert weights_leave()
+
+def test_small_weights_leave_where_outputs_need_the_room(wide_outputs):
+    expected, weights_left = wide_outputs(80 * MIB)
+    assert not weights_left
+    assert wide_outputs(56 * MIB) == (expected, True)
+
+
+def test_outputs_leave_for_as_long_as_no_op_needs_them(wide_outputs):
+    """An op reads two of 8 MiB while the next batch of 8 MiB is there."""
+    losses, _ = wide_outputs(29 * MIB)
+    assert losses == wide_outputs(80 * MIB)[0]
 
 
 @pytest.mark.parametrize("mode", ["streamed", "staying"])

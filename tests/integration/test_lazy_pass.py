@@ -63,6 +63,57 @@ def test_gradients_through_a_bootstrapped_function(lib, x):
         assert np.array_equal(got, wanted)
 
 
+def chained(lib, record):
+    """Return by op the one before it in the chain of ops, by name."""
+    return {after: before for before, after in StepGraph.parse(lib.describe(record)).chain}
+
+
+def test_the_ops_of_a_cpu_run_one_after_another(lib, x):
+    @tf.function
+    def f(x):
+        left, right = x, x
+        for name in "abc":
+            left = tf.nn.relu(tf.matmul(left, x, name=f"left_{name}"))
+            right = tf.exp(tf.matmul(right, x, name=f"right_{name}") * 0.001)
+        return tf.reduce_sum(left) + tf.reduce_sum(right)
+
+    expected = f(x)
+    result, record = run(lib, SwapPlan(unmatched="bootstrap", min_bytes=0), f, x)
+    assert record["outcome"] == "bootstrapped", record["reason"]
+    assert result.numpy() == expected.numpy()
+    before = chained(lib, record["fingerprint"])
+    assert {f"{side}_{name}" for side in ("left", "right") for name in "bc"} <= before.keys()
+    assert len(set(before.values())) == len(before)  # one chain, no tree
+    assert len(before.keys() | set(before.values())) == len(before) + 1
+
+
+def test_an_op_that_waits_for_nothing_runs_just_before_its_reader(lib, x):
+    """Otherwise the numbers of all dropouts would be drawn when the step begins."""
+
+    @tf.function
+    def f(x, seeds):
+        for layer in range(4):
+            x = tf.matmul(x, x, name=f"product_{layer}") * 0.01
+            drawn = tf.random.stateless_uniform([SIZE, SIZE], seeds[layer])
+            x = tf.where(drawn < 0.5, x, 0.0)
+        return tf.reduce_sum(x)
+
+    seeds = tf.random.uniform([4, 2], 0, 100, tf.int32)
+    expected = f(x, seeds)
+    result, record = run(lib, SwapPlan(unmatched="bootstrap", min_bytes=0), f, x, seeds)
+    assert record["outcome"] == "bootstrapped", record["reason"]
+    assert result.numpy() == expected.numpy()
+    before = chained(lib, record["fingerprint"])
+    order = [name for name in before if name not in before.values()]
+    while order[-1] in before:
+        order.append(before[order[-1]])
+    order.reverse()
+    draws = [i for i, name in enumerate(order) if "StatelessRandomUniformV2" in name]
+    products = [order.index(f"product_{layer}") for layer in range(4)]
+    assert len(draws) == 4
+    assert all(product < draw for product, draw in zip(products, draws, strict=True))
+
+
 def test_a_broadcast_waits_for_the_other_input_of_its_reader(lib, x):
     @tf.function
     def f(x, times):
@@ -228,7 +279,7 @@ def test_a_tensor_made_from_constants_holds_no_memory_between_steps(lib, made, n
     for min_bytes in range(1, 4):
         plan = SwapPlan(unmatched="bootstrap", min_bytes=min_bytes)
         result, record = run(lib, plan, function, x)
-        assert record["outcome"] == "bootstrapped"
+        assert record["outcome"] == "bootstrapped", record["reason"]
         assert result.numpy() == expected.numpy()
         held.append(tfswap.memory_stats()["bytes_in_use"])
     assert held[-1] - held[0] < side * side

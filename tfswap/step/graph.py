@@ -70,7 +70,7 @@ class StepGraph:
             controls.
         delays: (before, after): delay early work on variables.
         keep_ups: (before, after): run updates of variables in time.
-        chain: (before, after): serialise a GPU's large ops.
+        chain: (before, after): run one op after the other.
         readers: By tensor, the nodes that read it.
         twins: Pairs of nodes, in both directions, that oneDNN may fuse into one op: nothing may be
             ordered between them.

@@ -208,6 +208,7 @@ class RecordedOps:
         far: dict[str, int] = {}  # by the copy's key: the buffer that was swapped out
         same = np.arange(len(self.buffer_bytes))
         taken: dict[int, int] = {}
+        written: defaultdict[int, set[str]] = defaultdict(set)  # by copy: ops that reused it
         for op, port, place in rows:  # sorted by the ops' starts
             name, op_place = op_names[op], self.place.get(op)
             if port == 0 and name.startswith(SWAP_OUT_PREFIX):
@@ -217,12 +218,13 @@ class RecordedOps:
                 origin = far.get(key, place)
                 if origin == place:
                     continue  # it was not swapped out
-                is_output = origin in taken and _is_output(key, self.names[taken[origin]])
+                is_output = key.rpartition("_")[0] in written[origin]
                 same[place] = origin if is_output else same[origin]
             elif port < 0 and op_place is not None and same[place] != place:
                 node = graph.nodes.get(name)
                 if node is None or not node.alias:
                     taken.setdefault(place, op_place)
+                    written[place].add(name.replace(":", "_"))
         return same, taken
 
     def temporary_bytes(self) -> dict[int, int]:
@@ -305,11 +307,6 @@ def _unused_copies_of_variables(trace: StepTrace) -> NDArray[np.bool_]:
     unused[trace.accesses["buffer"]] = False
     unused[trace.values["buffer"]] = False
     return np.asarray(unused)
-
-
-def _is_output(key: str, op_name: str) -> bool:
-    """Return whether a copy's key names an output of the op."""
-    return key.rpartition("_")[0] == op_name.replace(":", "_")
 
 
 def select_step(trace: StepTrace, graph: StepGraph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

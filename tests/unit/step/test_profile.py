@@ -246,6 +246,48 @@ def test_an_op_that_reuses_a_swapped_in_copy_gets_a_separate_buffer():
     assert peak_load(timeline) == 100 + 16 * MIB
 
 
+def test_each_op_that_reuses_a_swapped_in_copy_makes_a_tensor_that_may_leave():
+    # a returns; b and c write the copy in place, one after the other; c's output leaves for d.
+    graph = StepGraph.parse(
+        "\n".join(
+            [
+                "x\t_Arg\t0\t\t1",
+                "a\tConv2D\t0\tgpr\t1\tx:0",
+                "b\tExp\t0\tgpr\t1\ta:0",
+                "c\tMul\t0\tgpr\t1\tb:0",
+                "d\tMatMul\t0\tgpr\t1\tc:0",
+            ]
+        )
+    )
+    r = Recording()
+    a = r.op("a", 0, 10)
+    a_out = r.op("tfswap/out/a_0", 10, 10, op_type="_CopyToHost")
+    a_back = r.op("tfswap/in/a_0/0", 20, 30, op_type="_CopyFromHost")
+    b, c = r.op("b", 30, 40), r.op("c", 40, 50)
+    c_out = r.op("tfswap/out/c_0", 50, 50, op_type="_CopyToHost")
+    c_back = r.op("tfswap/in/c_0/0", 70, 80, op_type="_CopyFromHost")
+    d = r.op("d", 80, 90)
+    left, copy, back = r.buffer(8, 1, 15), r.buffer(8, 20, 60), r.buffer(8, 70, 90)
+    for op, port, buffer in (
+        (a, -1, left),
+        (a_out, 0, left),
+        (a_back, -1, copy),
+        (b, 0, copy),
+        (b, -1, copy),
+        (c, 0, copy),
+        (c, -1, copy),
+        (c_out, 0, copy),
+        (c_back, -1, back),
+        (d, 0, back),
+    ):
+        r.access(op, port, buffer)
+    timeline = profile_step(r.trace(), graph).timeline
+    timeline.validate()
+    gaps = [(each.tensor, each.after_op, each.before_op) for each in timeline.absences]
+    places = {name: place for place, name in enumerate(timeline.op_names)}
+    assert ("c:0", places["c"], places["d"]) in gaps
+
+
 def test_an_op_that_reuses_the_memory_of_a_swapped_out_tensor_gets_a_separate_buffer():
     # Under a plan, a is released at once, so b may write in place; without the swap, d needs a.
     r = Recording()

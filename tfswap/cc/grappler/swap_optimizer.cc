@@ -318,8 +318,8 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     GraphDef graph;  // includes the late broadcasts
     GraphIndex index;
     Edges late_broadcasts, delays, keep_ups, chain;
-    GraphDef held_back;  // with the delays and keep-ups, too
-    GraphIndex clock;    // of that graph: an op is where it runs
+    GraphDef in_turn;  // with the delays, keep-ups and the chain, too
+    GraphIndex clock;  // of that graph: an op is where it runs
   };
 
   absl::StatusOr<std::unique_ptr<Ordering>> Ordered(
@@ -336,21 +336,24 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     // plan.
     const bool streams = plan_.stream_weights || !Trains(ordering->index);
     if (streams) Append(LateReads(ordering->index), &ordering->delays);
-    ordering->held_back = WithEdges(ordering->index, ordering->graph, ordering->delays);
+    GraphDef held_back = WithEdges(ordering->index, ordering->graph, ordering->delays);
     if (streams) {
-      const absl::StatusOr<GraphIndex> late = GraphIndex::Build(ordering->held_back, functions);
+      const absl::StatusOr<GraphIndex> late = GraphIndex::Build(held_back, functions);
       if (!late.ok()) return late.status();
       ordering->keep_ups = UpdateTurns(ordering->index, *late);
     } else {
       ordering->keep_ups = PromptUpdates(ordering->index);
     }
-    ordering->held_back =
-        WithEdges(ordering->index, std::move(ordering->held_back), ordering->keep_ups);
-    absl::StatusOr<GraphIndex> clock = GraphIndex::Build(ordering->held_back, functions);
+    held_back = WithEdges(ordering->index, std::move(held_back), ordering->keep_ups);
+    absl::StatusOr<GraphIndex> unchained = GraphIndex::Build(held_back, functions);
+    if (!unchained.ok()) return unchained.status();
+    unchained->AddRacesOf(ordering->index);
+    ordering->chain = Chain(*unchained);
+    ordering->in_turn = WithEdges(ordering->index, std::move(held_back), ordering->chain);
+    absl::StatusOr<GraphIndex> clock = GraphIndex::Build(ordering->in_turn, functions);
     if (!clock.ok()) return clock.status();
     ordering->clock = *std::move(clock);
     ordering->clock.AddRacesOf(ordering->index);
-    ordering->chain = Chain(ordering->clock);
     return ordering;
   }
 

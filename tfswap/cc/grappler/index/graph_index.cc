@@ -47,6 +47,7 @@ absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
   index.FindFusions();
   index.racing_ = AccumulationRaces(index);
   index.FindRepeatable(functions);
+  index.FindOpsInTurn(functions);
   index.parts_ = FindForwardBackward(index);
   return index;
 }
@@ -331,6 +332,19 @@ void GraphIndex::FindRepeatable(const FunctionLibraryDefinition& functions) {
         repeatable_[n] = false;
       }
     }
+  }
+}
+
+void GraphIndex::FindOpsInTurn(const FunctionLibraryDefinition& functions) {
+  in_turn_.assign(size(), false);
+  for (int n = 0; n < size(); ++n) {
+    const tensorflow::OpDef* op_def = nullptr;
+    // Other stateful ops may wait for each other, such as those of a queue.
+    const bool is_pure =
+        functions.LookUpOpDef(node(n).op(), &op_def).ok() && !op_def->is_stateful();
+    in_turn_[n] = manages_gpu_ ? IsGateable(n)
+                               : IsOrderable(n) && !IsAlias(n) && !inputs_[n].empty() &&
+                                     (is_pure || IsUpdate(n));
   }
 }
 

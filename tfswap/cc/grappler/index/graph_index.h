@@ -92,6 +92,9 @@ class GraphIndex {
   // Return whether this op may be made to start after another one. More ops qualify than for
   // IsGateable, because only their start time matters.
   bool IsOrderable(int n) const;
+  // Return whether the op runs one after the other with others of its device (`Chain`): on a CPU
+  // all that may, on a GPU the large ones.
+  bool RunsInTurn(int n) const { return in_turn_[n] && !IsRacing(n); }
   // Return whether an edge of a plan (untrusted input) may make this op wait: not if that would
   // change the rounding of a sum, that is if the op races or oneDNN would no longer fuse it. The
   // exception are ops computed from variables alone, which the pass itself delays.
@@ -154,6 +157,7 @@ class GraphIndex {
   std::vector<int> position_;
   std::vector<bool> racing_;
   std::vector<bool> repeatable_;
+  std::vector<bool> in_turn_;
   ForwardBackward parts_;
   std::vector<bool> managed_;
   std::vector<std::vector<bool>> in_host_memory_;  // by node and output; empty: no output is
@@ -178,6 +182,7 @@ class GraphIndex {
   void FindDevices();
   void FindFusions();
   void FindRepeatable(const tensorflow::FunctionLibraryDefinition& functions);
+  void FindOpsInTurn(const tensorflow::FunctionLibraryDefinition& functions);
 };
 
 // Limit on the nodes of a rewritten graph, because plans are untrusted input.

@@ -49,7 +49,7 @@ std::vector<Access> Readers(const GraphIndex& index, TensorId root) {
   return readers;
 }
 
-// By op, the one before it in the chain of a GPU's large ops; -1 for ops that are not in it.
+// By op, the one before it in the chain of ops; -1 for ops that are not in it.
 std::vector<int> ChainPredecessors(const GraphIndex& index, const Edges& chain) {
   std::vector<int> before(index.size(), -1);
   for (const auto& [earlier, later] : chain) before[index.Find(later)] = index.Find(earlier);
@@ -57,8 +57,8 @@ std::vector<int> ChainPredecessors(const GraphIndex& index, const Edges& chain) 
 }
 
 // Return the last op of the chain before `reader` and after position `above`; -1 if there is none.
-// With an earlier trigger, the tensor would take memory from the ops between. The copy starts early
-// all the same: the host runs ahead of the GPU.
+// With an earlier trigger, the tensor would take memory from the ops between. On a GPU the copy
+// starts early all the same: the host runs ahead of it.
 int ChainTrigger(const GraphIndex& index, const std::vector<int>& before, int reader, int above) {
   for (int at = before[reader]; at >= 0 && index.position(at) > above; at = before[at]) {
     if (index.AliveWith(at, reader)) return at;

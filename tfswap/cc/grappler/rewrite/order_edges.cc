@@ -1,6 +1,7 @@
 #include "grappler/rewrite/order_edges.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -172,15 +173,38 @@ Edges LateBroadcasts(const GraphIndex& index) {
   return edges;
 }
 
+namespace {
+
+// Return, by op, the position before which it runs. An op that waits for no milestone (it draws the
+// numbers of a dropout, say) runs just before the first op that waits for it: its outputs would
+// take memory for most of the step.
+std::vector<int> LatePositions(const GraphIndex& index) {
+  constexpr int kNever = std::numeric_limits<int>::max();
+  std::vector<int> by_position(index.size()), first(index.size(), kNever), late(index.size());
+  for (int n = 0; n < index.size(); ++n) by_position[index.position(n)] = n;
+  for (auto n = by_position.rbegin(); n != by_position.rend(); ++n) {
+    const bool is_early = index.depth(*n) == 0 && first[*n] < kNever;
+    late[*n] = is_early ? first[*n] : index.position(*n);
+    for (const TensorId& input : index.inputs(*n)) {
+      first[input.node] = std::min(first[input.node], late[*n]);
+    }
+    for (int input : index.control_inputs(*n)) first[input] = std::min(first[input], late[*n]);
+  }
+  return late;
+}
+
+}  // namespace
+
 Edges Chain(const GraphIndex& index) {
-  Edges edges;
-  if (!index.ManagesGpu()) return edges;
+  const std::vector<int> late = LatePositions(index);
   std::vector<int> order;
   for (int n = 0; n < index.size(); ++n) {
-    if (index.IsGateable(n)) order.push_back(n);
+    if (index.RunsInTurn(n)) order.push_back(n);
   }
-  std::sort(order.begin(), order.end(),
-            [&](int a, int b) { return index.position(a) < index.position(b); });
+  std::sort(order.begin(), order.end(), [&](int a, int b) {
+    return std::make_pair(late[a], index.position(a)) < std::make_pair(late[b], index.position(b));
+  });
+  Edges edges;
   std::map<std::pair<std::string, int>, int> last;  // by device and context
   for (const int n : order) {
     const auto [before, first] =

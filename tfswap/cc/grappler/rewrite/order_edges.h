@@ -30,9 +30,10 @@ Edges PromptUpdates(const GraphIndex& index);
 // rest of the batch norm's gradient.
 Edges LateBroadcasts(const GraphIndex& index);
 
-// Serialize the large ops of a GPU in the order of the bootstrap's clock; empty if a CPU is
-// managed. The GPU runs them one after the other anyway, but the host threads that allocate their
-// memory do not. The graph has all other order edges.
+// Let the ops of a device run one after the other, in the order of the bootstrap's clock (those for
+// which `RunsInTurn` holds). What runs beside an op takes memory at the wrong time. A GPU runs
+// large ops one by one anyway, but the host threads that allocate their memory do not. The graph
+// has all other order edges.
 Edges Chain(const GraphIndex& index);
 
 // Return the edges that a rewritten graph has between the index's nodes, directly or through nodes
