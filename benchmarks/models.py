@@ -14,6 +14,23 @@ _UNITS = 128  # of recurrent layers
 TRANSFORMER = "Transformer"
 UNET, PUBLISHED_UNET = "U-Net", "U-Net64"
 RECURRENT = ("LSTM", "GRU", "RecurrentTransformer")
+HUB = "hub:"
+HUB_MODELS = ("hub:gemma", "hub:llama3", "hub:gpt2", "hub:bert")
+# By name, the function in benchmarks/example_models.py.
+EXAMPLES = {
+    "ViT": "vision_transformer",
+    "MLP-Mixer": "mlp_mixer",
+    "ConvMixer": "conv_mixer",
+    "Autoencoder": "autoencoder",
+    "ConvLSTM": "conv_lstm",
+    "TimeSeriesTransformer": "timeseries_transformer",
+    "TextTransformer": "text_transformer",
+    "BidirectionalLSTM": "bidirectional_lstm",
+    "CaptchaOCR": "captcha",
+    "SuperResolution": "super_resolution",
+    "Conv3D": "volumes",
+    "PointNet": "point_net",
+}
 LAYERS, WIDTH, HEADS, FEED_FORWARD, VOCABULARY = 6, 512, 8, 2048, 8000
 
 
@@ -22,7 +39,7 @@ class Workload:
     """A compiled model and its training batch."""
 
     model: Any
-    x: NDArray[Any]
+    x: Any
     y: NDArray[Any]
 
 
@@ -31,7 +48,8 @@ def workload(name: str, batch: int, image: int, seed: int = 1) -> Workload:
 
     Args:
         name: Any of keras.applications; "Transformer"; "U-Net", with 16 filters and batch norm, or
-            "U-Net64", with 64 and none, as published; one of `RECURRENT`.
+            "U-Net64", with 64 and none, as published; one of `RECURRENT`; one of
+            `EXAMPLES`; "hub:" and a model of KerasHub.
         batch: Examples in a batch.
         image: Height and width in pixels; tokens of a sequence, or its time steps.
         seed: Seed of weights and data. Defaults to 1.
@@ -42,7 +60,11 @@ def workload(name: str, batch: int, image: int, seed: int = 1) -> Workload:
     import keras
 
     keras.utils.set_random_seed(seed)
+    if name.startswith(HUB):
+        return _of_hub(name.removeprefix(HUB), batch, image)
     random = np.random.default_rng(seed)
+    if name in EXAMPLES:
+        return _example(name, batch, image, random)
     if name == TRANSFORMER:
         model = transformer(image)
         x = random.integers(VOCABULARY, size=(batch, image), dtype=np.int32)
@@ -65,6 +87,29 @@ def workload(name: str, batch: int, image: int, seed: int = 1) -> Workload:
         jit_compile=False,
     )
     return Workload(model, x, y)
+
+
+def _example(name: str, batch: int, image: int, random: np.random.Generator) -> Workload:
+    import keras
+
+    from benchmarks import example_models
+
+    model, loss, *data = getattr(example_models, EXAMPLES[name])(image)
+    x, y = (
+        random.integers(part.values, size=(batch, *part.shape), dtype=np.int32)
+        if part.values
+        else random.random((batch, *part.shape), dtype=np.float32)
+        for part in data
+    )
+    model.compile(optimizer=keras.optimizers.Adam(0.001), loss=loss, jit_compile=False)
+    return Workload(model, x, y)
+
+
+def _of_hub(name: str, batch: int, tokens: int) -> Workload:
+    from benchmarks.large_weights import hub_models
+
+    size = hub_models.Size(4, 128, 4000, batch, tokens, 512)
+    return Workload(hub_models.build(name, "all", size), *hub_models.data(name, size, 1))
 
 
 def _loss(name: str) -> Any:

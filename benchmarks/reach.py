@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.models import RECURRENT
+from benchmarks.models import EXAMPLES, HUB_MODELS, RECURRENT
 from benchmarks.one_case import SERVE
 from benchmarks.trainings import PLENTY_BYTES, Trainer, agree, forget, repeatable, serve, timed
 
@@ -38,7 +38,7 @@ _APPLICATIONS = (
     "MobileNetV3Large,MobileNetV3Small,NASNetMobile,ResNet50,ResNet101,ResNet50V2,ResNet101V2,"
     "VGG16,VGG19,Xception"
 )
-MODELS = (*_APPLICATIONS.split(","), "Transformer", "U-Net", *RECURRENT)
+MODELS = (*_APPLICATIONS.split(","), "Transformer", "U-Net", *RECURRENT, *EXAMPLES, *HUB_MODELS)
 RESIDENT = "(resident)"
 _MOST_S = 900.0
 # Budget of the training that is profiled, of the peak: what is large enough to move depends on it.
@@ -109,7 +109,7 @@ def train(case: Case) -> dict[str, Any]:
         "losses": found.losses,
         "step_s": statistics.median(found.seconds[0]),
         "peak_bytes": found.after["peak_bytes"],
-        "floor_bytes": least.floor.staying.bytes if least and least.floor else None,
+        "floor_bytes": least.floor.streamed.bytes if least and least.floor else None,
         "immovable": immovable(timeline) if timeline is not None else {},
     }
 
@@ -148,7 +148,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--models",
         type=lambda text: text.split(","),
         default=MODELS,
-        help="of keras.applications; Transformer, U-Net, LSTM, GRU, RecurrentTransformer (all)",
+        help="names of `benchmarks.models.workload` (all of this benchmark; hub:... need KerasHub)",
     )
     parser.add_argument("--batch", type=int, default=8, help="examples in a batch (8)")
     parser.add_argument(

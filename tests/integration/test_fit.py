@@ -167,9 +167,9 @@ def test_a_budget_without_a_plan_is_reported_with_advice(unswapped, monkeypatch,
 
     monkeypatch.setattr(StepPlanner, "plan", plan)
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), sections=sections, verbose=0)
-    with pytest.warns(UserWarning, match="the least that works is") as warned:
+    with pytest.warns(UserWarning, match="the least that a plan can keep is") as warned:
         trained(lambda: compiled(convolutions()), [swap])
-    said = next(text for text in map(str, (w.message for w in warned)) if "least that" in text)
+    said = next(text for text in map(str, (w.message for w in warned)) if "least that a plan" in text)
     report = swap.report
     assert report["outcome"] == "bootstrap"
     least = report["least_budgets"]

@@ -25,7 +25,7 @@ VERSION = 1
 """Version of the schema; plans of other versions are rejected."""
 
 # Smallest tensors that are swapped: of a whole batch, of one in sections, under a small budget.
-_MIN_BYTES, _MIN_BYTES_IN_SECTIONS, _LEAST_MIN_BYTES = 1 << 20, 1 << 17, 1 << 16
+_MIN_BYTES, _MIN_BYTES_IN_SECTIONS, _LEAST_MIN_BYTES = 1 << 20, 1 << 17, 1 << 14
 
 CODECS = tuple(dict.fromkeys((*codecs.NAMES, *nvcomp.NAMES)))
 
@@ -229,8 +229,9 @@ class SwapPlan:
         return dataclasses.replace(self, functions=kept)
 
     def in_sections(self, count: int) -> SwapPlan:
-        """Return the plan for `count` sections; `min_bytes` suits them, and the budget (/ 1024)."""
-        of_budget = max((self.budget_bytes or _MAX_BYTES) >> 10, _LEAST_MIN_BYTES)
+        """Return the plan for `count` sections; `min_bytes` suits them, and the budget."""
+        # Of about 1,000 tensors in a step, those that are too small take a few percent at most.
+        of_budget = max((self.budget_bytes or _MAX_BYTES) >> 14, _LEAST_MIN_BYTES)
         min_bytes = min(of_budget, max(_MIN_BYTES // count, _MIN_BYTES_IN_SECTIONS))
         return dataclasses.replace(self, sections=count, min_bytes=min_bytes)
 

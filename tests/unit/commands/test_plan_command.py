@@ -53,7 +53,7 @@ def test_a_step_that_fits_gets_an_empty_plan(
 @pytest.mark.parametrize(
     "budget, more, message",
     [
-        ("1MiB", (), "too small: the least that works is"),
+        ("1MiB", (), "too small: the least that a plan can keep is"),
         ("1MiB", (), "Or try AutoSwap(sections=2) or more"),
         ("1Mega", (), "is not an amount of memory"),
         ("80%", ("--policy", "best"), "unknown policy 'best': allowed are 'auto'"),

@@ -118,12 +118,12 @@ def test_sections_and_batch_must_be_integers(field, least):
     "budget_bytes, sections, min_bytes",
     [
         (None, 1, 1 << 20),
-        (4 << 30, 1, 1 << 20),
-        (100 << 20, 1, 100 << 10),
-        (1 << 20, 1, 1 << 16),
-        (4 << 30, 4, 1 << 18),
+        (64 << 30, 1, 1 << 20),
+        (4 << 30, 1, 1 << 18),
+        (100 << 20, 1, 1 << 14),
+        (1 << 20, 1, 1 << 14),
+        (64 << 30, 4, 1 << 18),
         (4 << 30, 64, 1 << 17),
-        (100 << 20, 64, 100 << 10),
     ],
 )
 def test_under_a_small_budget_smaller_tensors_are_swapped(

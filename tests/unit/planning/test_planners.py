@@ -137,11 +137,11 @@ def test_error_if_budget_is_too_small() -> None:
     with pytest.raises(BudgetTooSmall) as error:
         plan_swaps(timeline, FAST, 120 * MIB)
     assert str(error.value) == (
-        "A budget of 120.0 MiB is too small: the least that works is 180.0 MiB. While op 'D' runs, "
-        "160.0 MiB are in buffers that cannot be swapped out then (its inputs, outputs and "
-        "workspaces, and buffers that are too small or needed again too soon), in addition to 20.0 "
-        "MiB that are resident for the whole step. Set the budget to 182 MiB or more, or use a "
-        "smaller batch."
+        "A budget of 120.0 MiB is too small: the least that a plan can keep is 180.0 MiB. While op "
+        "'D' runs, 160.0 MiB are in buffers that cannot be swapped out then (its inputs, outputs "
+        "and workspaces, and buffers that are too small or needed again too soon), in addition to "
+        "20.0 MiB that are resident for the whole step. Set the budget to 182 MiB or more, or use "
+        "a smaller batch."
     )
     assert error.value.budget_bytes == 120 * MIB
     assert error.value.floor_bytes == 180 * MIB

@@ -77,10 +77,10 @@ void StreamCopyEngine::ReleaseUnread() {
   has_unread_.store(!unread_.empty(), std::memory_order_release);
 }
 
-void StreamCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tensor>* given_up) {
+void StreamCopyEngine::EvictLocked(const FarBufferPtr& buffer, Evicted* evicted) {
   Done no_callback;
   // Errors are reported by the GPU's status at the next swap.
-  (void)SwapOutLocked(buffer, &no_callback, given_up);
+  (void)SwapOutLocked(buffer, &no_callback, &evicted->given_up);
 }
 
 absl::Status StreamCopyEngine::SwapOutLocked(const FarBufferPtr& buffer, Done* done,

@@ -61,7 +61,7 @@ class StreamCopyEngine : public CopyEngine {
     bool counts;  // false if statistics were reset meanwhile
   };
 
-  void EvictLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up) override;
+  void EvictLocked(const FarBufferPtr& buffer, Evicted* evicted) override;
   // Enqueue the copy-out and release the tensor into `given_up`; do neither if far memory is full.
   // For the file, start the copy on a thread instead, and take `done` if the file was requested.
   // Call with mu_ held.

@@ -134,9 +134,9 @@ int64_t CopyEngine::Reclaim(int64_t bytes) {
 
 int64_t CopyEngine::ReclaimBuffers(int64_t bytes) {
   int64_t started = 0;
-  std::vector<Tensor> given_up;
+  Evicted evicted;
   std::vector<FarBufferPtr> chosen;  // outlives the lock: the last reference may be among them
-  std::lock_guard<std::mutex> lock(mu_);
+  std::unique_lock<std::mutex> lock(mu_);
   for (auto it = evictable_.rbegin(); it != evictable_.rend() && started < bytes; ++it) {
     // A buffer that is still being read would not become free.
     if (!it->second->tensor_.RefCountIsOne()) continue;
@@ -148,18 +148,24 @@ int64_t CopyEngine::ReclaimBuffers(int64_t bytes) {
   for (const FarBufferPtr& buffer : chosen) {
     RemoveEvictableLocked(buffer.get());
     if (buffer->far_copy_.held()) {
-      SetFarLocked(buffer.get(), &given_up);
+      SetFarLocked(buffer.get(), &evicted.given_up);
     } else {
-      EvictLocked(buffer, &given_up);
+      EvictLocked(buffer, &evicted);
     }
   }
+  lock.unlock();
+  for (const FarBufferPtr& buffer : evicted.to_copy) CopyEvicted(buffer);
   return started;
+}
+
+void CopyEngine::SetLeavingLocked(FarBuffer* buffer) {
+  buffer->state_ = FarBuffer::State::kLeaving;
+  bytes_leaving_.fetch_add(buffer->bytes);
 }
 
 void CopyEngine::StartSwapOutLocked(FarBuffer* buffer, Worker* worker,
                                     std::function<void()> copy_out) {
-  buffer->state_ = FarBuffer::State::kLeaving;
-  bytes_leaving_.fetch_add(buffer->bytes);
+  SetLeavingLocked(buffer);
   worker->Schedule(0, std::move(copy_out));
 }
 

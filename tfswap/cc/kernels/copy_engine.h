@@ -207,10 +207,17 @@ class CopyEngine : public Reclaimer {
     ~CopyingIn() { engine->copying_in_.fetch_sub(1); }
     CopyEngine* const engine;
   };
+  // What is left to do, without mu_, for buffers that are evicted.
+  struct Evicted {
+    std::vector<tensorflow::Tensor> given_up;
+    std::vector<FarBufferPtr> to_copy;  // by CopyEvicted()
+  };
   // Swap out a buffer without a far copy because an allocation waits for its memory. Call with mu_
-  // held; `given_up` is released without it.
-  virtual void EvictLocked(const FarBufferPtr& buffer,
-                           std::vector<tensorflow::Tensor>* given_up) = 0;
+  // held.
+  virtual void EvictLocked(const FarBufferPtr& buffer, Evicted* evicted) = 0;
+  virtual void CopyEvicted(const FarBufferPtr& buffer) {}
+  // Begin a swap-out, which must end with EndSwapOut(). Call with mu_ held.
+  void SetLeavingLocked(FarBuffer* buffer);
   // Start a swap-out on a thread; `copy_out` must end with EndSwapOut(). Call with mu_ held.
   void StartSwapOutLocked(FarBuffer* buffer, Worker* worker, std::function<void()> copy_out);
   // End a swap-out. If `far_copy` is not held, or if a swap-in waits for the buffer, the buffer

@@ -19,6 +19,9 @@ using ::tensorflow::Tensor;
 namespace {
 
 constexpr char kInjected[] = "injected fault";
+
+// What is smaller is copied by the thread that needs it: to wake another one takes as long.
+constexpr int64_t kSmallBytes = 64 << 10;
 constexpr char kNoHostMemory[] = "the host has no memory for it";
 
 // Return the checksum of the data that must be restored exactly: the encoded data of a lossy copy.
@@ -177,8 +180,14 @@ absl::Status ThreadCopyEngine::CopyVariableRowsIn(const FarCopy& copy, int64_t r
   return absl::OkStatus();
 }
 
-void ThreadCopyEngine::EvictLocked(const FarBufferPtr& buffer, std::vector<Tensor>*) {
-  StartSwapOut(buffer, nullptr);
+void ThreadCopyEngine::EvictLocked(const FarBufferPtr& buffer, Evicted* evicted) {
+  if (buffer->bytes > kSmallBytes) return StartSwapOut(buffer, nullptr);
+  SetLeavingLocked(buffer.get());
+  evicted->to_copy.push_back(buffer);
+}
+
+bool ThreadCopyEngine::FillsAtOnce(const FarBuffer& buffer) const {
+  return buffer.bytes <= kSmallBytes && buffer.far_copy_.tier == FarTier::kHost;
 }
 
 int64_t ThreadCopyEngine::FirstChunk(const FarBuffer& buffer) const {

@@ -46,7 +46,9 @@ class ThreadCopyEngine : public CopyEngine {
 
  private:
   Worker* Leaver(FarTier tier) override { return tier == FarTier::kFile ? &file_out_ : &out_; }
-  void EvictLocked(const FarBufferPtr& buffer, std::vector<tensorflow::Tensor>* given_up) override;
+  void EvictLocked(const FarBufferPtr& buffer, Evicted* evicted) override;
+  void CopyEvicted(const FarBufferPtr& buffer) override { CopyOut(buffer, nullptr); }
+  bool FillsAtOnce(const FarBuffer& buffer) const override;
   // Call this with mu_ held.
   void StartSwapOut(const FarBufferPtr& buffer, Done done);
   void CopyOut(const FarBufferPtr& buffer, const Done& done);

@@ -93,10 +93,10 @@ def no_plan_fits(
     op_bytes = floor_bytes - timeline.resident_bytes
     suggestion_bytes = -(-math.ceil(floor_bytes / (1 - margin)) // MIB) * MIB
     message = (
-        f"A budget of {budget_bytes / MIB:.1f} MiB is too small: the least that works is "
-        f"{floor_bytes / MIB:.1f} MiB. While op {op_name!r} runs, {op_bytes / MIB:.1f} MiB are in "
-        f"buffers that cannot be swapped out then (its inputs, outputs and workspaces, and buffers "
-        f"that are too small or needed again too soon), in addition to "
+        f"A budget of {budget_bytes / MIB:.1f} MiB is too small: the least that a plan can keep "
+        f"is {floor_bytes / MIB:.1f} MiB. While op {op_name!r} runs, {op_bytes / MIB:.1f} MiB are "
+        f"in buffers that cannot be swapped out then (its inputs, outputs and workspaces, and "
+        f"buffers that are too small or needed again too soon), in addition to "
         f"{timeline.resident_bytes / MIB:.1f} MiB that are resident for the whole step. Set the "
         f"budget to {suggestion_bytes // MIB} MiB or more, or use a smaller batch."
     )
