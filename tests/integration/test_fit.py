@@ -169,7 +169,8 @@ def test_a_budget_without_a_plan_is_reported_with_advice(unswapped, monkeypatch,
     swap = tfswap.AutoSwap(budget=budget_of(unswapped, 0.6), sections=sections, verbose=0)
     with pytest.warns(UserWarning, match="the least that a plan can keep is") as warned:
         trained(lambda: compiled(convolutions()), [swap])
-    said = next(text for text in map(str, (w.message for w in warned)) if "least that a plan" in text)
+    texts = [str(warning.message) for warning in warned]
+    said = next(text for text in texts if "least that a plan" in text)
     report = swap.report
     assert report["outcome"] == "bootstrap"
     least = report["least_budgets"]
