@@ -23,6 +23,7 @@ STEPS = (
     "cancelled",
     "far memory is full",
     "two tensors",
+    "two small tensors",
     "the budget changes",
     "a variable leaves",
     "variables make room",

@@ -27,8 +27,10 @@ using races::Variable;
 using tensorflow::CancellationManager;
 using tensorflow::Tensor;
 
-constexpr int64_t kBytes = 16 * 1024;
-constexpr int64_t kBytesOfVariables = tfswap::StreamedVariables::kMinBytes;
+// Smaller tensors are copied by the thread that needs them, larger ones by another.
+constexpr int64_t kSmallBytes = 16 * 1024, kBytes = 80 * 1024;
+constexpr int64_t kBytesOfVariables = kBytes;
+static_assert(kBytesOfVariables >= tfswap::StreamedVariables::kMinBytes);
 constexpr int64_t kBytesInSections = int64_t{32} << 20;
 constexpr int64_t kSlack = 4096;  // for handles
 
@@ -266,6 +268,12 @@ std::vector<Program> Make() {
                          .Done());
   // A host block that one tensor releases is reused for the next one.
   programs.push_back(step("two tensors", 3)
+                         ->Evictable(Lazy(1, 5), Lazy(1, 6))
+                         .Computes(3)
+                         .Reads(&Shared::x, 1)
+                         .Reads(&Shared::y, 2)
+                         .Done());
+  programs.push_back(step("two small tensors", 3, kSmallBytes)
                          ->Evictable(Lazy(1, 5), Lazy(1, 6))
                          .Computes(3)
                          .Reads(&Shared::x, 1)
