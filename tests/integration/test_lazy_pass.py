@@ -63,9 +63,9 @@ def test_gradients_through_a_bootstrapped_function(lib, x):
         assert np.array_equal(got, wanted)
 
 
-def chained(lib, record):
+def chained(lib, fingerprint):
     """Return by op the one before it in the chain of ops, by name."""
-    return {after: before for before, after in StepGraph.parse(lib.describe(record)).chain}
+    return {after: before for before, after in StepGraph.parse(lib.describe(fingerprint)).chain}
 
 
 def test_the_ops_of_a_cpu_run_one_after_another(lib, x):

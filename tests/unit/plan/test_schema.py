@@ -124,6 +124,7 @@ def test_sections_and_batch_must_be_integers(field, least):
         (1 << 20, 1, 1 << 14),
         (64 << 30, 4, 1 << 18),
         (4 << 30, 64, 1 << 17),
+        (100 << 20, 64, 1 << 14),
     ],
 )
 def test_under_a_small_budget_smaller_tensors_are_swapped(
