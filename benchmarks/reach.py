@@ -8,7 +8,7 @@ its profile, and within `part` of what it needed.
 
 immovable: bytes at the peak of buffers that no plan can move, by the type of the op that made them.
 "(resident)" is what stays through the whole step: small variables, batches that were fetched ahead.
-What loops keep leaves on demand, but counts as immovable: recordings do not know of it.
+At the peak without what loops keep, except while ops use it: elements of lists leave on demand.
 """
 
 from __future__ import annotations

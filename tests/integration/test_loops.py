@@ -9,6 +9,8 @@ import tensorflow as tf
 from models import Losses, budget_of, compiled, deterministic, trained
 
 import tfswap
+from tfswap.step.timeline import peak_load
+from tfswap.traces.timeline_file import load_profile
 
 STEPS, WIDTH, BATCH = 80, 64, 64
 
@@ -125,7 +127,9 @@ def data(examples: int = 6 * BATCH) -> tuple[np.ndarray, np.ndarray]:
     return x, random.integers(0, 4, examples)
 
 
-def train(layers, budget: int | None = None, dtype: str = "float32", **compile_) -> Losses:
+def train(
+    layers, budget: int | None = None, dtype: str = "float32", save_profile=None, **compile_
+) -> Losses:
     def build() -> keras.Model:
         inputs = keras.Input(batch_shape=(BATCH, STEPS, WIDTH))
         x = inputs
@@ -137,7 +141,8 @@ def train(layers, budget: int | None = None, dtype: str = "float32", **compile_)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(dtype)
     try:
-        swap = [] if budget is None else [tfswap.AutoSwap(budget=budget, verbose=0)]
+        given = {"verbose": 0, "save_profile": save_profile}
+        swap = [] if budget is None else [tfswap.AutoSwap(budget=budget, **given)]
         return trained(build, swap, batch_size=BATCH, data=data())
     finally:
         keras.config.set_dtype_policy(before)
@@ -167,11 +172,23 @@ def test_losses_are_equal_within_a_part_of_the_memory(name):
 
 
 def test_a_step_whose_elements_left_does_not_fit():
-    """Its recording shows less than it needs, so what moved must stay movable."""
+    """What moved must stay movable."""
     unswapped = train(MODELS["stacked cells"])
     for part in (0.65, 0.7, 0.75):
         swapped = train(MODELS["stacked cells"], budget_of(unswapped, part))
         assert swapped.losses == unswapped.losses
+
+
+@pytest.mark.parametrize("name", ["lstm", "bidirectional"])
+def test_a_profile_shows_elements_that_left_as_if_they_had_stayed(name, tmp_path):
+    unswapped = train(MODELS[name])
+    path = tmp_path / "step.profile"
+    train(MODELS[name], budget_of(unswapped, 0.6), save_profile=path)
+    profile = load_profile(path)
+    # Up to two batches more or less are fetched ahead.
+    assert profile.unswapped_peak_bytes == pytest.approx(max(unswapped.peaks), rel=0.1)
+    assert peak_load(profile.timeline) < 0.5 * profile.unswapped_peak_bytes
+    assert profile.floor.streamed.bytes < 0.5 * profile.unswapped_peak_bytes
 
 
 def test_lists_in_lists_stay():

@@ -123,16 +123,24 @@ def core_hammer(watched: str) -> Path:
 def engine_interleavings(changes: Sequence[Path] = ()) -> Path:
     """Build swaps under the scheduler, with the library as built: locks are scheduling points.
 
-    Changed sources of the library override its own.
+    With changed sources, all sources are built instead: the library binds its calls itself.
     """
+    own = _objects(SCHEDULER, "plain", tensorflow=False)
+    if changes:
+        names = {path.name for path in changes}
+        rest = [path for path in runtime_sources() if path.name not in names]
+        core = [path for path in core_sources() if path.name not in names]
+        own += _objects(core, "plain", tensorflow=False)
+        own += _objects([*STEPS, *rest, *changes], "plain", tensorflow=True)
+        flags = ("-rdynamic", *_TENSORFLOW)
+        return _program("engine_interleavings", own, "plain", changes, flags)
     library = cpp_build.built_library()
     if library is None:
         raise Unavailable("libtfswap.so has not been built: make build")
-    own = _objects(SCHEDULER, "plain", tensorflow=False)
-    own += _objects([*STEPS, *changes], "plain", tensorflow=True)
+    own += _objects(STEPS, "plain", tensorflow=True)
     beside = (f"-L{library.parent}", "-l:libtfswap.so", f"-Wl,-rpath,{library.parent}")
     flags = ("-rdynamic", *beside, *_TENSORFLOW)
-    return _program("engine_interleavings", own, "plain", changes, flags)
+    return _program("engine_interleavings", own, "plain", (), flags)
 
 
 def engine_interleavings_of_atomics() -> Path:

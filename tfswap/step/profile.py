@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfswap.step.graph import StepGraph
+from tfswap.step.list_elements import let_leave, list_elements
 from tfswap.step.op_floor import StepFloor
 from tfswap.step.recorded_floor import recorded_floor
 from tfswap.step.recorded_ops import RecordedOps
@@ -27,7 +28,8 @@ class Profile:
     """A recorded step, for planners.
 
     Args:
-        timeline: The unswapped step, with the order edges.
+        timeline: The unswapped step, with the order edges. Elements of loops' lists, which leave on
+            demand, count only while ops use them.
         fingerprint: The graph's fingerprint.
         order: The order edges that the pass proposes for the graph: (before, after).
         unswapped_peak_bytes: Peak load of the step in stock TensorFlow, without the order edges.
@@ -80,19 +82,21 @@ def profile_step(
     variables = find_variables(step, trace, graph)
     values = {buffer for variable in variables.values() for buffer in variable.buffers()}
     absences = _absences(step, graph, min_bytes, values)
-    floor = recorded_floor(step, variables, absences)
+    elements = list_elements(step, trace)
+    floor = recorded_floor(step, variables, absences, elements)
     of_variables: list[Absence] = []
     if variables_leave:
-        of_variables = variable_absences(step, graph, variables, min_bytes)
-        # Buffers of variables are merged now.
+        of_variables = variable_absences(step, graph, variables, min_bytes)  # merges buffers
+    peaks = [_peak_without_delays(step, graph, late_updates) for late_updates in (False, True)]
+    let_leave(step, elements)
+    if variables_leave or elements:
         absences = [*_absences(step, graph, min_bytes, values), *of_variables]
     timeline = step.timeline(graph, absences, step.dataflow(trace, graph, min_bytes, of_variables))
     return Profile(
         timeline,
         fingerprint,
         graph.order,
-        _peak_without_delays(step, timeline, graph, late_updates=False),
-        _peak_without_delays(step, timeline, graph, late_updates=True),
+        *peaks,
         step.users_of(min_bytes),
         kept_activations(absences, graph),
         floor=floor,
@@ -203,19 +207,17 @@ def _absences_of_tensor(
     return absences
 
 
-def _peak_without_delays(
-    step: RecordedOps, timeline: Timeline, graph: StepGraph, late_updates: bool
-) -> int:
+def _peak_without_delays(step: RecordedOps, graph: StepGraph, late_updates: bool) -> int:
     """Return the peak load if delayed ops run at the step's start, as in stock TensorFlow.
 
     With `late_updates`, the inputs of variable updates stay alive until the step's end.
     """
-    alloc_ns = timeline.buffer_alloc_ns.copy()
-    free_ns = timeline.buffer_free_ns.copy()
+    step_ns = int(step.end_ns.max())
+    alloc_ns, free_ns = step.alloc_ns.copy(), step.free_ns.copy()
     if late_updates:
         updates = {step.op_of_node.get(update) for update, _ in graph.keep_ups}
         read = [i for i, users in enumerate(step.users) if not updates.isdisjoint(users)]
-        free_ns[read] = np.maximum(free_ns[read], timeline.step_ns)
+        free_ns[read] = np.maximum(free_ns[read], step_ns)
     for _, delayed in graph.delays:
         place = step.op_of_node.get(delayed)
         buffer = None if place is None else step.outputs.get((place, 0))
@@ -227,11 +229,11 @@ def _peak_without_delays(
         op_end_ns=np.empty(0, np.int64),
         op_gateable=np.empty(0, bool),
         op_context=np.empty(0, np.int32),
-        resident_bytes=timeline.resident_bytes,
-        buffer_bytes=timeline.buffer_bytes,
+        resident_bytes=step.resident_bytes,
+        buffer_bytes=step.buffer_bytes,
         buffer_alloc_ns=alloc_ns,
         buffer_free_ns=free_ns,
         absences=(),
-        step_ns=timeline.step_ns,
+        step_ns=step_ns,
     )
     return peak_load(undelayed)

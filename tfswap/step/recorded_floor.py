@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from tfswap.step.list_elements import ListElement
 from tfswap.step.op_floor import OpTimes, StepFloor, UsedBuffer, UsedVariable, step_floor
 from tfswap.step.recorded_ops import RecordedOps
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence
@@ -12,7 +13,10 @@ from tfswap.step.variables import Variables
 
 
 def recorded_floor(
-    step: RecordedOps, variables: Variables, absences: Iterable[Absence]
+    step: RecordedOps,
+    variables: Variables,
+    absences: Iterable[Absence],
+    elements: Iterable[ListElement] = (),
 ) -> StepFloor:
     """Return the floors of a recorded step.
 
@@ -20,11 +24,14 @@ def recorded_floor(
         step: The step, before buffers of variables are merged.
         variables: Its variables.
         absences: The absences of its other tensors.
+        elements: The elements of its loops' lists.
     """
     leaves: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for absence in absences:
         gone_ns, back_ns = step.end_ns[absence.after_op], step.start_ns[absence.before_op]
         leaves[absence.buffer].append((int(gone_ns), int(back_ns)))
+    for element in elements:
+        leaves[element.buffer] += element.gaps
     makers = {
         buffer: op for (op, _), buffer in step.outputs.items() if op == min(step.users[buffer])
     }
@@ -42,7 +49,7 @@ def recorded_floor(
         used.append(UsedVariable(int(step.buffer_bytes[list(own)].max()), users))
     buffers = []
     for buffer, size in enumerate(step.buffer_bytes.tolist()):
-        if not size or buffer in values or buffer in step.temporary:
+        if not size or buffer in values or (buffer in step.temporary and not leaves[buffer]):
             continue
         users, free_ns = set(step.users[buffer]), int(step.free_ns[buffer])
         if not users and step.alloc_ns[buffer] <= 0 and free_ns != OUTLIVES_STEP_NS:

@@ -214,7 +214,6 @@ class Executor:
     def _plan_recorded(self, graph: int) -> Planned | GraphForgotten:
         traces, seconds = self._recordings.fastest(), tuple(self._recordings.seconds)
         self._shapes_vary |= self._recordings.vary
-        have_moved = self._recordings.have_moved
         self._recordings.clear()
         fingerprint = traces[self._context.devices.device].main_graph() or ""
         # Steps under a remembered plan do not tell what steps take on demand.
@@ -223,7 +222,7 @@ class Executor:
             return Planned(graph, fingerprint, self._plan.plan.sections, is_split=False)
         planner = self.planner(graph)
         try:
-            profile = planner.read(traces, self._plan.plan.min_bytes, have_moved)
+            profile = planner.read(traces, self._plan.plan.min_bytes)
         except Forgotten:
             self._plan.push_with_new_label()
             return GraphForgotten()
@@ -277,7 +276,6 @@ class Executor:
         )
         most_bytes = self._context.devices.fitting_bytes
         may_leave = self._plan.leaves_fitting and self._plan.may_lose_order
-        may_leave &= not planner.needs_movable_lists
         if may_leave and profile.worst_peak_bytes <= most_bytes:
             return found
         try:

@@ -52,7 +52,6 @@ class StepPlanner:
         machine: The link of the planned device, measured within the budget.
         fingerprint: The graph's; "" before there is a profile or a given plan.
         profile: The profile; None before the step was recorded.
-        needs_movable_lists: Whether elements of lists may have left while the step was recorded.
         planned_bytes: The budget that the latest plan was made for.
     """
 
@@ -74,18 +73,14 @@ class StepPlanner:
         self.machine: Machine = self._devices.link.machine()
         self.fingerprint = ""
         self.profile: Profile | None = None
-        self.needs_movable_lists = False
         self.planned_bytes = 0
 
-    def read(
-        self, traces: Mapping[int, StepTrace], min_bytes: int, have_moved: bool = False
-    ) -> Profile:
+    def read(self, traces: Mapping[int, StepTrace], min_bytes: int) -> Profile:
         """Profile a recorded step.
 
         Args:
             traces: The recordings, by device.
             min_bytes: Size below which tensors are not swapped.
-            have_moved: Whether anything left the device meanwhile.
 
         Returns:
             The profile of the planned device.
@@ -103,8 +98,6 @@ class StepPlanner:
             raise Forgotten
         self._graph = StepGraph.parse(description)
         self.fingerprint = fingerprint
-        # Elements that left are recorded as freed: the step needs more than its recording shows.
-        self.needs_movable_lists = have_moved and self._graph.has_movable_lists
         self._plannings.clear()
         leave = self._devices.weights_may_leave
         profile = profile_step(trace, self._graph, fingerprint, min_bytes, leave)
@@ -136,7 +129,6 @@ class StepPlanner:
             ValueError: The plan is of another step.
         """
         self._graph, self.fingerprint, self.profile = graph, profile.fingerprint, profile
-        self.needs_movable_lists = graph.has_movable_lists  # some may have left
         self._least = least_budgets(
             profile.timeline, self.machine, profile.section_floors, profile.floor
         )

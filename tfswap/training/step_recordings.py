@@ -22,7 +22,6 @@ class StepRecordings:
 
     Attributes:
         seconds: The time of each kept step.
-        have_moved: Whether anything left the device in a kept step.
     """
 
     def __init__(self, library: Library, devices: ManagedDevices) -> None:
@@ -31,7 +30,6 @@ class StepRecordings:
         self._is_recording = False
         self._steps: list[dict[int, StepTrace]] = []
         self.seconds: list[float] = []
-        self.have_moved = False
 
     def start(self) -> None:
         """Start to record a step."""
@@ -52,13 +50,11 @@ class StepRecordings:
     def add(self, step: MeasuredStep, traces: dict[int, StepTrace]) -> None:
         """Keep a recorded step."""
         self.seconds.append(step.seconds)
-        self.have_moved |= step.bytes_out > 0
         self._steps.append(traces)
 
     def clear(self) -> None:
         """Drop all kept steps."""
         self.seconds.clear()
-        self.have_moved = False
         self._steps.clear()
 
     @property

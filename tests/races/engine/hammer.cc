@@ -91,7 +91,8 @@ class Swaps {
         other = {};
       }
     }
-    if (other.first.NumElements() > 0 && Between(dice, 0, 3) > 0) Back(other.first, other.second);
+    if (other.first.NumElements() == 0 || Between(dice, 0, 3) == 0) return;
+    Back(other.first, other.second, dice);
   }
   void Cancel(Dice* dice) {
     races::Swap swap = AnySwap(dice);
@@ -106,7 +107,7 @@ class Swaps {
       cancellation.StartCancel();
     });
     started.Notify();
-    Back(handle, owner, &cancellation);
+    Back(handle, owner, dice, &cancellation);
     canceller.join();
   }
   void Compute(Dice* dice) {
@@ -120,8 +121,10 @@ class Swaps {
   void End() { handed_over_.clear(); }
 
  private:
-  void Back(const Tensor& handle, uint32_t owner, CancellationManager* cancellation = nullptr) {
-    const std::string wrong = rig_->SwapIn(handle, owner, nullptr, cancellation);
+  void Back(const Tensor& handle, uint32_t owner, Dice* dice,
+            CancellationManager* cancellation = nullptr) {
+    const bool lazy = Between(dice, 0, 1) == 0;
+    const std::string wrong = rig_->SwapIn(handle, owner, nullptr, cancellation, 0, lazy);
     Require(wrong.empty(), wrong);
   }
   void Live(const races::Swap& swap, int64_t bytes, Dice* dice) {
@@ -130,7 +133,7 @@ class Swaps {
     if (handle.NumElements() == 0) return;
     if (Between(dice, 0, 1) == 0) Compute(dice);
     for (int i = 0; i < swap.returns; ++i) {
-      if (Between(dice, 0, 5) > 0) Back(handle, owner);
+      if (Between(dice, 0, 5) > 0) Back(handle, owner, dice);
     }
   }
 

@@ -89,6 +89,11 @@ class Step {
     in_slab_ = true;
     return *this;
   }
+  // Threads that swap in wait for memory themselves.
+  Step& InKernels() {
+    in_kernels_ = true;
+    return *this;
+  }
 
   // A kernel that needs memory for that many tensors, and has it to itself.
   Step& Computes(int tensors, const Act& before = Nothing) {
@@ -118,7 +123,7 @@ class Step {
   void Read(const Tensor& handle, uint32_t owner, CancellationManager* cancellation = nullptr,
             int64_t place = 0) {
     bool came = false;
-    const std::string wrong = rig_->SwapIn(handle, owner, &came, cancellation, place);
+    const std::string wrong = rig_->SwapIn(handle, owner, &came, cancellation, place, in_kernels_);
     Require(wrong.empty(), wrong);
     if (!came) ++not_come_;
   }
@@ -176,7 +181,8 @@ class Step {
   Rig* const rig_;
   const int64_t room_bytes_;
   const int64_t bytes_;
-  bool in_slab_ = false, with_file_ = false, has_variables_ = false, streams_ = false;
+  bool in_slab_ = false, in_kernels_ = false, with_file_ = false;
+  bool has_variables_ = false, streams_ = false;
   int64_t host_limit_ = 0;
   std::unique_ptr<Swap> evictable_x_, evictable_y_;
   std::unique_ptr<Shared> shared_;
@@ -217,6 +223,12 @@ std::vector<Program> Make() {
   // A tensor that is being evicted is needed while it leaves.
   programs.push_back(
       step("wanted back", 3)->Evictable(Lazy()).Computes(3).Reads(&Shared::x, 1).Done());
+  programs.push_back(step("wanted back by a kernel", 3)
+                         ->InKernels()
+                         .Evictable(Lazy())
+                         .Computes(3)
+                         .Reads(&Shared::x, 1)
+                         .Done());
   programs.push_back(
       step("encoded", 3)->Evictable(encoded).Computes(3).Reads(&Shared::x, 1).Done());
   programs.push_back(
@@ -269,6 +281,13 @@ std::vector<Program> Make() {
   // A host block that one tensor releases is reused for the next one.
   programs.push_back(step("two tensors", 3)
                          ->Evictable(Lazy(1, 5), Lazy(1, 6))
+                         .Computes(3)
+                         .Reads(&Shared::x, 1)
+                         .Reads(&Shared::y, 2)
+                         .Done());
+  programs.push_back(step("two tensors for kernels", 3)
+                         ->InKernels()
+                         .Evictable(Lazy(1, 5), Lazy(1, 6))
                          .Computes(3)
                          .Reads(&Shared::x, 1)
                          .Reads(&Shared::y, 2)

@@ -111,13 +111,14 @@ OpKernel* Rig::Out(const Swap& swap) {
   });
 }
 
-OpKernel* Rig::In(int64_t next_use) {
-  return Kernel(absl::StrCat("in ", next_use), [next_use] {
+OpKernel* Rig::In(int64_t next_use, bool lazy) {
+  return Kernel(absl::StrCat("in ", next_use, " ", lazy), [next_use, lazy] {
     NodeDef node;
     TF_CHECK_OK(NodeDefBuilder("in", "_CopyFromHost")
                     .Input("handle", 0, tensorflow::DT_VARIANT)
                     .Attr("T", tensorflow::DT_FLOAT)
                     .Attr("next_use", next_use)
+                    .Attr("lazy", lazy)
                     .Finalize(&node));
     return node;
   });
@@ -143,8 +144,8 @@ Tensor Rig::SwapOut(const Swap& swap, int64_t bytes, uint32_t owner) {
 }
 
 std::string Rig::SwapIn(const Tensor& handle, uint32_t owner, bool* came,
-                        CancellationManager* cancellation, int64_t next_use) {
-  OpRun in(device_.get(), In(next_use), {handle}, cancellation);
+                        CancellationManager* cancellation, int64_t next_use, bool lazy) {
+  OpRun in(device_.get(), In(next_use, lazy), {handle}, cancellation);
   in.Run();
   if (came != nullptr) *came = in.status().ok();
   if (IsShortOfMemory(in.status()) || absl::IsCancelled(in.status())) return "";

@@ -85,7 +85,7 @@ class Rig {
   tensorflow::OpKernel* Kernel(const std::string& key,
                                const std::function<tensorflow::NodeDef()>& node);
   tensorflow::OpKernel* Out(const Swap& swap);
-  tensorflow::OpKernel* In(int64_t next_use = 0);
+  tensorflow::OpKernel* In(int64_t next_use, bool lazy);
 
   // Make a tensor of floats that identify the owner; a tensor without memory if there is none.
   tensorflow::Tensor Make(int64_t bytes, uint32_t owner);
@@ -95,7 +95,8 @@ class Rig {
   // Swap a tensor in. Return "" if it is the owner's, was cancelled or had no memory to return to
   // (then `*came` is false), else the error.
   std::string SwapIn(const tensorflow::Tensor& handle, uint32_t owner, bool* came = nullptr,
-                     tensorflow::CancellationManager* cancellation = nullptr, int64_t next_use = 0);
+                     tensorflow::CancellationManager* cancellation = nullptr, int64_t next_use = 0,
+                     bool lazy = false);
   // Run a kernel that needs that much memory for a while, and call `meanwhile` with it. Return
   // whether there was any.
   bool Compute(int64_t bytes, const std::function<void(void*)>& meanwhile);

@@ -1,6 +1,7 @@
 #include "allocator/step_recorder.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <thread>
 #include <tuple>
@@ -83,6 +84,13 @@ struct StepRecorder::Shard {
     int64_t ns;
   };
 
+  struct RawElement {
+    int64_t ns;
+    int64_t element;
+    ElementEvent event;
+    const void* ptr;
+  };
+
   struct RawAccess {
     size_t op;
     int32_t port;
@@ -98,6 +106,7 @@ struct StepRecorder::Shard {
   std::vector<RawBuffer> buffers;
   std::vector<RawFree> frees;
   std::vector<RawAccess> accesses;
+  std::vector<RawElement> elements;
 
   Text Add(absl::string_view name) {
     const size_t offset = text.size();
@@ -114,6 +123,7 @@ struct StepRecorder::Shard {
     buffers = {};
     frees = {};
     accesses = {};
+    elements = {};
   }
 };
 
@@ -175,6 +185,13 @@ void StepRecorder::Freed(const void* ptr) {
   Shard* shard = ThisThreads();
   std::lock_guard<std::mutex> lock(shard->mu);
   if (on()) shard->frees.push_back({ptr, NowNs()});
+}
+
+void StepRecorder::Element(int64_t element, ElementEvent event, const Tensor& tensor) {
+  if (!on()) return;
+  Shard* shard = ThisThreads();
+  std::lock_guard<std::mutex> lock(shard->mu);
+  if (on()) shard->elements.push_back({NowNs(), element, event, RootOf(tensor)});
 }
 
 StepRecorder::Op StepRecorder::OpBegins(const OpKernel& kernel, OpKernelContext* context) {
@@ -286,6 +303,53 @@ class Residents {
   std::unordered_map<const void*, Place> at_;
 };
 
+// Finds the buffers that hold the same element of a list, one after the other.
+class Elements {
+ public:
+  void Add(const StepRecorder::Shard::RawElement& raw) { events_.push_back(raw); }
+
+  // Let the first buffer of each element stay until the element ends, and its copies need nothing.
+  void Settle(const Residents& residents, std::vector<BufferRecord>* buffers) {
+    std::sort(events_.begin(), events_.end(),
+              [](const auto& a, const auto& b) { return a.ns < b.ns; });
+    std::unordered_map<int64_t, int32_t> first;  // by element, for those that left
+    for (const StepRecorder::Shard::RawElement& raw : events_) {
+      const auto known = first.find(raw.element);
+      if (known == first.end()) {
+        if (raw.event != StepRecorder::ElementEvent::kLeaves) continue;
+        const int32_t left = residents.Find(raw.ptr, raw.ns, *buffers);
+        if (left >= 0) first[raw.element] = FirstOf(left);
+      } else if (raw.event == StepRecorder::ElementEvent::kEnds) {
+        ends_.emplace_back(known->second, raw.ns);
+      } else if (raw.event == StepRecorder::ElementEvent::kReturned) {
+        const int32_t copy = residents.Find(raw.ptr, raw.ns, *buffers);
+        if (copy >= 0 && copy != known->second) firsts_[copy] = known->second;
+      }
+    }
+    const auto never = [](int64_t ns) { return ns < 0 ? std::numeric_limits<int64_t>::max() : ns; };
+    const auto keep = [&](int32_t buffer, int64_t until_ns) {
+      BufferRecord& record = (*buffers)[buffer];
+      if (never(until_ns) > never(record.free_ns)) record.free_ns = until_ns;
+    };
+    for (const auto& [buffer, end_ns] : ends_) keep(buffer, end_ns);
+    for (const auto& [copy, buffer] : firsts_) {
+      keep(buffer, (*buffers)[copy].free_ns);
+      (*buffers)[copy].bytes = 0;
+    }
+  }
+
+  // Return the first buffer of the element that a buffer holds; the buffer itself if it is no copy.
+  int32_t FirstOf(int32_t buffer) const {
+    const auto known = firsts_.find(buffer);
+    return known == firsts_.end() ? buffer : known->second;
+  }
+
+ private:
+  std::vector<StepRecorder::Shard::RawElement> events_;
+  std::unordered_map<int32_t, int32_t> firsts_;    // by copy
+  std::vector<std::pair<int32_t, int64_t>> ends_;  // by first buffer: when an element ended
+};
+
 }  // namespace
 
 StepTrace StepRecorder::Stop() {
@@ -301,6 +365,7 @@ StepTrace StepRecorder::Stop() {
   NameTable names(&trace.names);
 
   Residents residents;
+  Elements elements;
   std::vector<std::pair<int64_t, std::pair<const Shard*, size_t>>> order;  // ops by start
   std::unordered_map<const Shard*, int32_t> threads;
   for (const auto& shard : shards_) {
@@ -316,11 +381,14 @@ StepTrace StepRecorder::Stop() {
     for (const Shard::RawFree& freed : shard->frees) {
       residents.Freed(freed.ptr, freed.ns, thread);
     }
+    for (const Shard::RawElement& raw : shard->elements) elements.Add(raw);
     for (size_t op = 0; op < shard->ops.size(); ++op) {
       order.push_back({shard->ops[op].record.start_ns, {shard.get(), op}});
     }
   }
   residents.Settle(&trace.buffers, &host.buffers);
+  const std::vector<BufferRecord> recorded = trace.buffers;
+  elements.Settle(residents, &trace.buffers);
 
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -342,8 +410,9 @@ StepTrace StepRecorder::Stop() {
       const int32_t op = places[shard.get()][raw.op];
       const OpRecord& record = trace.ops[op];
       const int64_t ns = raw.port < 0 ? record.end_ns : record.start_ns;
-      const int32_t buffer = residents.Find(raw.ptr, ns, trace.buffers);
-      if (buffer >= 0) trace.accesses.push_back({op, raw.port, buffer, raw.of_variable});
+      const int32_t buffer = residents.Find(raw.ptr, ns, recorded);
+      if (buffer < 0) continue;
+      trace.accesses.push_back({op, raw.port, elements.FirstOf(buffer), raw.of_variable});
     }
   }
   std::stable_sort(trace.accesses.begin(), trace.accesses.end(),

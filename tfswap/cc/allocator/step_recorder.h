@@ -44,6 +44,12 @@ class StepRecorder {
   void Allocated(int64_t bytes, const std::string& op, BufferKind kind, const void* ptr);
   void Freed(const void* ptr);
 
+  // Called by the copy engine, for elements of lists that leave on demand. The trace shows each as
+  // one buffer, which stayed until nothing could read it any more.
+  enum class ElementEvent { kLeaves, kReturned, kEnds };
+  // `element`: a number of the element; `tensor`: the one that leaves, or a copy that returned.
+  void Element(int64_t element, ElementEvent event, const tensorflow::Tensor& tensor);
+
   struct Shard;
   // A recorded op, which may end on another thread. Converts to false if it is not recorded.
   struct Op {

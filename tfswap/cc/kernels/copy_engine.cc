@@ -27,6 +27,8 @@ constexpr char kSuspectMemory[] = ". Suspect the host's memory.";
 
 // Smaller elements of lists stay on the device: what they need far away is not much less.
 constexpr int64_t kMinElementBytes = 4096;
+// Smaller buffers leave together: otherwise each small allocation would have to evict one.
+constexpr int64_t kTogetherBytes = 64 << 10;
 constexpr int kManyReturns = 1 << 30;
 constexpr int64_t kNeverUsed = std::numeric_limits<int64_t>::max();
 
@@ -68,6 +70,7 @@ FarBuffer::~FarBuffer() {
       engine_->elements_.erase(element);
     }
   }
+  engine_->Record(*this, StepRecorder::ElementEvent::kEnds, tensor_);
   engine_->DropFarCopy(&far_copy_);
 }
 
@@ -137,7 +140,8 @@ int64_t CopyEngine::ReclaimBuffers(int64_t bytes) {
   Evicted evicted;
   std::vector<FarBufferPtr> chosen;  // outlives the lock: the last reference may be among them
   std::unique_lock<std::mutex> lock(mu_);
-  for (auto it = evictable_.rbegin(); it != evictable_.rend() && started < bytes; ++it) {
+  for (auto it = evictable_.rbegin(); it != evictable_.rend(); ++it) {
+    if (started >= bytes && started + it->second->bytes > kTogetherBytes) break;
     // A buffer that is still being read would not become free.
     if (!it->second->tensor_.RefCountIsOne()) continue;
     FarBufferPtr buffer = it->second->weak_from_this().lock();
@@ -181,6 +185,7 @@ void CopyEngine::ScheduleVariableSwapOut(int64_t bytes, FarTier tier, std::funct
 void CopyEngine::SetFarLocked(FarBuffer* buffer, std::vector<Tensor>* given_up) {
   buffer->state_ = FarBuffer::State::kFar;
   if (buffer->far_copy_.kept_bytes > 0) return;
+  Record(*buffer, StepRecorder::ElementEvent::kLeaves, buffer->tensor_);
   given_up->push_back(std::move(buffer->tensor_));
   buffer->tensor_ = Tensor();
 }
@@ -227,15 +232,15 @@ void CopyEngine::EndSwapOut(FarBuffer* buffer, FarCopy far_copy, const absl::Sta
   bytes_leaving_.fetch_add(released_bytes - buffer->bytes);
   DropFarCopy(&dead_copy);
   for (FarBuffer::WaitingSwapIn& each : waiting_swap_ins) {
-    if (released_bytes > 0) {
+    if (released_bytes > 0 && !each.by_kernel) {
       FetchLater(buffer->shared_from_this(), each.place, Manner::kInChunks, each.context,
                  std::move(each.done));
       continue;
     }
-    if (status.ok()) {
-      each.context->set_output(0, kept);
-    } else {
+    if (!status.ok()) {
       each.context->SetStatus(status);
+    } else if (released_bytes == 0) {
+      each.context->set_output(0, kept);
     }
     each.done();
   }
@@ -275,6 +280,7 @@ FarBufferPtr CopyEngine::HoldElement(std::string label, const Tensor& tensor, in
   buffer->later_use_ = kNeverUsed;
   if (buffer->bytes < kMinElementBytes) return buffer;
   std::lock_guard<std::mutex> lock(mu_);
+  buffer->element_ = ++elements_made_;
   buffer->element_memory_ = memory;
   elements_[memory] = buffer.get();
   MakeEvictableLocked(buffer.get());
@@ -296,26 +302,20 @@ bool CopyEngine::ReadElement(const FarBufferPtr& buffer, Tensor* output, absl::S
   return true;
 }
 
-void CopyEngine::SwapIn(const FarBufferPtr& buffer, int64_t next_use, OpKernelContext* context,
-                        std::function<void()> done) {
+bool CopyEngine::MustRestore(const FarBufferPtr& buffer, int64_t next_use,
+                             FarBuffer::WaitingSwapIn* swap_in) {
   Tensor tensor;
   {
-    std::unique_lock<std::mutex> lock(mu_);
+    std::lock_guard<std::mutex> lock(mu_);
     if (next_use == 0) next_use = buffer->later_use_;
-    const int64_t place = SetNextUseLocked(buffer.get(), next_use);
+    swap_in->place = SetNextUseLocked(buffer.get(), next_use);
     switch (buffer->state_) {
       case FarBuffer::State::kFar:
-        lock.unlock();
-        if (FillsAtOnce(*buffer) && Fetch(buffer, place, Manner::kNow, context)) {
-          done();
-        } else {
-          FetchLater(buffer, place, Manner::kInChunks, context, std::move(done));
-        }
-        return;
+        return true;
       case FarBuffer::State::kLeaving:
         --buffer->returns_left_;
-        buffer->waiting_swap_ins_.push_back({place, context, std::move(done)});
-        return;
+        buffer->waiting_swap_ins_.push_back(std::move(*swap_in));
+        return false;
       case FarBuffer::State::kHeld:
         tensor = buffer->tensor_;
         if (--buffer->returns_left_ <= 0) {
@@ -325,9 +325,39 @@ void CopyEngine::SwapIn(const FarBufferPtr& buffer, int64_t next_use, OpKernelCo
         break;
     }
   }
-  context->set_output(0, tensor);
+  swap_in->context->set_output(0, tensor);
   tensor = Tensor();
-  done();
+  swap_in->done();
+  return false;
+}
+
+void CopyEngine::SwapIn(const FarBufferPtr& buffer, int64_t next_use, OpKernelContext* context,
+                        std::function<void()> done) {
+  FarBuffer::WaitingSwapIn swap_in{/*place=*/0, context, std::move(done), /*by_kernel=*/false};
+  if (!MustRestore(buffer, next_use, &swap_in)) return;
+  if (FillsAtOnce(*buffer) && Fetch(buffer, swap_in.place, Manner::kNow, context)) {
+    swap_in.done();
+  } else {
+    FetchLater(buffer, swap_in.place, Manner::kInChunks, context, std::move(swap_in.done));
+  }
+}
+
+void CopyEngine::SwapInByKernel(const FarBufferPtr& buffer, int64_t next_use,
+                                OpKernelContext* context) {
+  bool ended = false;
+  const auto done = [this, &ended] {
+    std::lock_guard<std::mutex> lock(mu_);
+    ended = true;
+    handed_over_.notify_all();
+  };
+  FarBuffer::WaitingSwapIn swap_in{/*place=*/0, context, done, /*by_kernel=*/true};
+  if (!MustRestore(buffer, next_use, &swap_in)) {
+    std::unique_lock<std::mutex> lock(mu_);
+    handed_over_.wait(lock, [&ended] { return ended; });
+    // It is far if some of its memory was released before this swap-in began.
+    if (!context->status().ok() || context->mutable_output(0) != nullptr) return;
+  }
+  Restore(buffer, context);
 }
 
 Worker* CopyEngine::SwapInWorker(const FarBuffer& buffer, int64_t place) {
@@ -347,8 +377,7 @@ void CopyEngine::FetchLater(const FarBufferPtr& buffer, int64_t place, Manner ma
       });
 }
 
-bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
-                       OpKernelContext* context) {
+bool CopyEngine::Restore(const FarBufferPtr& buffer, OpKernelContext* context) {
   if (context->cancellation_manager() != nullptr &&
       context->cancellation_manager()->IsCancelled()) {
     context->SetStatus(absl::CancelledError(absl::StrCat("tfswap: the step was cancelled before '",
@@ -359,6 +388,23 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
     context->SetStatus(Failed("swapping in", *buffer, "injected fault"));
     return true;
   }
+  Tensor* output = nullptr;
+  absl::Status status = context->allocate_output(0, buffer->shape, &output);
+  if (KernelScope::current != nullptr && KernelScope::current->gave_way) return false;
+  if (status.ok()) {
+    const CopyingIn copying(this);
+    if (!Fill(output, buffer, &status)) {
+      delete context->release_output(0).tensor;
+      return false;
+    }
+    Record(*buffer, StepRecorder::ElementEvent::kReturned, *output);
+  }
+  if (!status.ok()) context->SetStatus(status);
+  return true;
+}
+
+bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
+                       OpKernelContext* context) {
   KernelScope scope(KernelScope::Role::kSwapIn, context);
   SlabAllocator* slab = allocator_->slab();
   if (slab->active()) scope.planned = slab->Find(context->op_kernel());
@@ -370,18 +416,12 @@ bool CopyEngine::Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
       return filler->HasBefore(place);
     };
   }
-  Tensor* output = nullptr;
-  absl::Status status = context->allocate_output(0, buffer->shape, &output);
-  if (scope.gave_way) return false;
-  if (status.ok()) {
-    const CopyingIn copying(this);
-    if (!Fill(output, buffer, &status)) {
-      delete context->release_output(0).tensor;
-      return false;
-    }
-  }
-  if (!status.ok()) context->SetStatus(status);
-  return true;
+  return Restore(buffer, context);
+}
+
+void CopyEngine::Record(const FarBuffer& buffer, StepRecorder::ElementEvent event,
+                        const Tensor& tensor) const {
+  if (buffer.element_ > 0) allocator_->recorder()->Element(buffer.element_, event, tensor);
 }
 
 void CopyEngine::Filled(FarBuffer* buffer, int64_t busy_ns) {

@@ -2,6 +2,7 @@
 #define TFSWAP_CC_KERNELS_COPY_ENGINE_H_
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
@@ -63,6 +64,7 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
     int64_t place;
     tensorflow::OpKernelContext* context;
     std::function<void()> done;
+    bool by_kernel;  // by SwapInByKernel(), which restores it if it became far
   };
 
   CopyEngine* const engine_;
@@ -75,6 +77,7 @@ class FarBuffer : public std::enable_shared_from_this<FarBuffer> {
   int returns_left_;
   int64_t next_use_;  // place of the next access in the step
   // Of an element of lists only.
+  int64_t element_ = 0;                   // its number, from 1 on
   const void* element_memory_ = nullptr;  // its key in `elements_`
   int64_t later_use_ = 0;                 // place of the access after that
   std::vector<WaitingSwapIn> waiting_swap_ins_;
@@ -104,7 +107,7 @@ struct CopyStats {
 
 // Moves buffers between a device and far memory, and decides which buffers to evict (Belady's rule:
 // latest next use first). Subclasses implement the copies: thread_copy_engine.h for CPUs,
-// gpu/stream_copy_engine.h for GPUs. Never blocks an executor thread.
+// gpu/stream_copy_engine.h for GPUs. What a plan moves never blocks an executor thread.
 class CopyEngine : public Reclaimer {
  public:
   // Return the engine of the device of `allocator`, which is never destroyed. It is created on the
@@ -131,6 +134,9 @@ class CopyEngine : public Reclaimer {
   // Restore the buffer as output 0 of `context`, then run `done`.
   void SwapIn(const FarBufferPtr& buffer, int64_t next_use, tensorflow::OpKernelContext* context,
               std::function<void()> done);
+  // The same on this thread, which waits for memory as any kernel does. For a device on the host.
+  void SwapInByKernel(const FarBufferPtr& buffer, int64_t next_use,
+                      tensorflow::OpKernelContext* context);
 
   // Evict the evictable buffers with the latest next use first.
   int64_t Reclaim(int64_t bytes) final;
@@ -237,6 +243,9 @@ class CopyEngine : public Reclaimer {
   // Return whether Fill() only enqueues commands. It is then called by the swap-in op, and a thread
   // is used only to wait for memory.
   virtual bool FillsAtOnce(const FarBuffer& buffer) const { return false; }
+  // Let a recording know what happens to an element of a list.
+  void Record(const FarBuffer& buffer, StepRecorder::ElementEvent event,
+              const tensorflow::Tensor& tensor) const;
   // Count a copy-in, and release the far copy after the last one.
   void Filled(FarBuffer* buffer, int64_t busy_ns);
   // The thread that fills a buffer for a reader at `place`. Planned swap-ins from the file have
@@ -265,11 +274,17 @@ class CopyEngine : public Reclaimer {
   friend class FarBuffer;
 
   int64_t ReclaimBuffers(int64_t bytes);
+  // Begin a swap-in, and set its place. Return whether the buffer is far, so that the caller has to
+  // restore it; otherwise it is handed over now, or when it has stopped leaving.
+  bool MustRestore(const FarBufferPtr& buffer, int64_t next_use, FarBuffer::WaitingSwapIn* swap_in);
   // How a swap-in gets memory: only if it is available now; waiting for all of it; or waiting chunk
   // by chunk.
   enum class Manner { kNow, kWhole, kInChunks };
-  // Allocate and fill the output of a swap-in. Return false to try again later: there was no memory
-  // for `kNow`, another buffer is needed sooner, or chunked fills blocked each other.
+  // Allocate and fill the output of a swap-in. Return false to try again later: the allocation gave
+  // way, or chunked fills blocked each other.
+  bool Restore(const FarBufferPtr& buffer, tensorflow::OpKernelContext* context);
+  // The same for a planned swap-in. It gives way if there is no memory for `kNow`, or if another
+  // buffer is needed sooner.
   bool Fetch(const FarBufferPtr& buffer, int64_t place, Manner manner,
              tensorflow::OpKernelContext* context);
   void FetchLater(const FarBufferPtr& buffer, int64_t place, Manner manner,
@@ -280,6 +295,8 @@ class CopyEngine : public Reclaimer {
   std::atomic<int> copying_in_{0};
   // Evictable buffers by next use; the last one is evicted first.
   std::set<std::pair<int64_t, FarBuffer*>> evictable_;
+  std::condition_variable handed_over_;  // to a SwapInByKernel()
+  int64_t elements_made_ = 0;
   // Elements of lists by their memory; an entry is valid as long as the element still holds it.
   std::unordered_map<const void*, FarBuffer*> elements_;
 };

@@ -82,6 +82,7 @@ REGISTER_OP("_CopyFromHost")
     .Attr("T: type")
     .Attr("next_use: int = 0")
     .Attr("order: int = 0")
+    .Attr("lazy: bool = false")
     .SetIsStateful()
     .SetShapeFn(::tensorflow::shape_inference::UnknownShape)
     .Doc(R"doc(
@@ -89,6 +90,8 @@ Swaps the tensor of a handle in. Inserted by tfswap.
 
 next_use: position of the next access after this one in the step.
 order: whether that access follows the iterations of its loop (1), or goes back through them (-1).
+lazy: whether it left on demand. Its reader is then the next op to run, and on a CPU the thread that
+  runs it brings the tensor back: successors of asynchronous ops run on another thread.
 )doc");
 
 struct SwapOut {
@@ -144,6 +147,13 @@ class CopyToHostOp : public AsyncOpKernel {
 
   bool IsExpensive() override { return false; }
 
+  // On demand it copies nothing, and the next op can run on the same thread.
+  AsyncOpKernel* AsAsync() override { return swap_.lazy ? nullptr : this; }
+
+  void Compute(OpKernelContext* context) override {
+    swap_.Run(context, name_view(), [] {});
+  }
+
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     swap_.Run(context, name_view(), done);
   }
@@ -161,10 +171,6 @@ class CopyToHostGpuOp : public CopyToHostOp {
   using CopyToHostOp::CopyToHostOp;
 
   AsyncOpKernel* AsAsync() override { return swap_.EndsLater() ? this : nullptr; }
-
-  void Compute(OpKernelContext* context) override {
-    swap_.Run(context, name_view(), [] {});
-  }
 };
 
 class CopyFromHostOp : public AsyncOpKernel {
@@ -178,29 +184,57 @@ class CopyFromHostOp : public AsyncOpKernel {
   bool IsExpensive() override { return false; }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    CopyEngine* engine = EngineOf(context);
-    if (engine == nullptr) return done();
-    const FarHandle* handle = context->input(0).scalar<Variant>()().get<FarHandle>();
-    OP_REQUIRES_ASYNC(context, handle != nullptr,
-                      absl::InvalidArgumentError(absl::StrCat("tfswap: input 0 of '", name_view(),
-                                                              "' is not a handle of _CopyToHost")),
-                      done);
-    FarBufferPtr buffer = handle->buffer;
-    OP_REQUIRES_ASYNC(context, buffer->dtype == dtype_,
-                      absl::InvalidArgumentError(absl::StrCat(
-                          "tfswap: '", name_view(), "' wants ", DataTypeString(dtype_), " but '",
-                          buffer->label, "' holds ", DataTypeString(buffer->dtype))),
-                      done);
-    engine->SwapIn(buffer, PlaceOf(next_use_, order_, context), context, std::move(done));
+    FarBufferPtr buffer = BufferOf(context);
+    if (buffer == nullptr) return done();
+    EngineOf(context)->SwapIn(buffer, NextUse(context), context, std::move(done));
   }
+
+ protected:
+  // Return the buffer of the handle; null with an error status in the context.
+  FarBufferPtr BufferOf(OpKernelContext* context) const {
+    if (EngineOf(context) == nullptr) return nullptr;
+    const FarHandle* handle = context->input(0).scalar<Variant>()().get<FarHandle>();
+    if (handle == nullptr) {
+      context->SetStatus(absl::InvalidArgumentError(
+          absl::StrCat("tfswap: input 0 of '", name_view(), "' is not a handle of _CopyToHost")));
+      return nullptr;
+    }
+    if (handle->buffer->dtype != dtype_) {
+      context->SetStatus(absl::InvalidArgumentError(
+          absl::StrCat("tfswap: '", name_view(), "' wants ", DataTypeString(dtype_), " but '",
+                       handle->buffer->label, "' holds ", DataTypeString(handle->buffer->dtype))));
+      return nullptr;
+    }
+    return handle->buffer;
+  }
+
+  int64_t NextUse(OpKernelContext* context) const { return PlaceOf(next_use_, order_, context); }
 
  private:
   tensorflow::DataType dtype_;
   int64_t next_use_, order_;
 };
 
+// On a CPU.
+class CopyFromHostCpuOp : public CopyFromHostOp {
+ public:
+  explicit CopyFromHostCpuOp(OpKernelConstruction* construction) : CopyFromHostOp(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("lazy", &lazy_));
+  }
+
+  AsyncOpKernel* AsAsync() override { return lazy_ ? nullptr : this; }
+
+  void Compute(OpKernelContext* context) override {
+    const FarBufferPtr buffer = BufferOf(context);
+    if (buffer != nullptr) EngineOf(context)->SwapInByKernel(buffer, NextUse(context), context);
+  }
+
+ private:
+  bool lazy_;
+};
+
 REGISTER_KERNEL_BUILDER(Name("_CopyToHost").Device(tensorflow::DEVICE_CPU), CopyToHostOp);
-REGISTER_KERNEL_BUILDER(Name("_CopyFromHost").Device(tensorflow::DEVICE_CPU), CopyFromHostOp);
+REGISTER_KERNEL_BUILDER(Name("_CopyFromHost").Device(tensorflow::DEVICE_CPU), CopyFromHostCpuOp);
 // For tfswap's GPU devices, which libtfswap_gpu provides.
 REGISTER_KERNEL_BUILDER(Name("_CopyToHost").Device(tensorflow::DEVICE_GPU).HostMemory("handle"),
                         CopyToHostGpuOp);

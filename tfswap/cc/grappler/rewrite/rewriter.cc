@@ -69,6 +69,7 @@ class Rewriter {
   std::map<std::string, std::string> clones_;  // by name
   std::map<std::string, int> variable_swaps_;  // number of swaps by variable
   std::unordered_map<std::string, Place> copies_;
+  std::unordered_map<std::string, std::vector<std::string>> on_demand_;  // copies out, by producer
   std::unordered_map<int, std::unordered_set<std::string>> control_inputs_;
 };
 
@@ -256,6 +257,7 @@ absl::Status Rewriter::ApplyToTensor(const SwapSpec& swap) {
     in.add_input(out.name());
     (*in.mutable_attr())["T"].set_type(type);
     (*in.mutable_attr())["next_use"].set_i(back.next_use);
+    (*in.mutable_attr())["lazy"].set_b(swap.lazy);
     const std::unordered_set<std::string> consumers(back.consumers.begin(), back.consumers.end());
     absl::Status status = CheckConsumers(swap, back.consumers, consumers);
     if (!status.ok()) return status;
@@ -299,6 +301,7 @@ absl::Status Rewriter::ApplyToTensor(const SwapSpec& swap) {
     AddControlInput(*found, out.name());
   }
   Remember(out.name(), root.node);
+  if (swap.lazy) on_demand_[index_.node(root.node).name()].push_back(out.name());
   *result_.add_node() = std::move(out);
   return absl::OkStatus();
 }
@@ -370,6 +373,11 @@ absl::Status Rewriter::AddOrder(const std::string& before, const std::string& af
     if (absl::Status status = CheckMayWait(to.node); !status.ok()) return status;
   }
   AddControlInput(to.node, before);
+  // The executor goes on with an op on the same thread if nothing else became ready with it: so it
+  // waits for on-demand copies out, too, which take no time.
+  const auto copies = on_demand_.find(before);
+  if (copies == on_demand_.end()) return absl::OkStatus();
+  for (const std::string& copy : copies->second) AddControlInput(to.node, copy);
   return absl::OkStatus();
 }
 
