@@ -87,7 +87,8 @@ def profile_step(
     of_variables: list[Absence] = []
     if variables_leave:
         of_variables = variable_absences(step, graph, variables, min_bytes)  # merges buffers
-    peaks = [_peak_without_delays(step, graph, late_updates) for late_updates in (False, True)]
+    unswapped_bytes = _peak_without_delays(step, graph, late_updates=False)
+    worst_bytes = _peak_without_delays(step, graph, late_updates=True)
     let_leave(step, elements)
     if variables_leave or elements:
         absences = [*_absences(step, graph, min_bytes, values), *of_variables]
@@ -96,7 +97,8 @@ def profile_step(
         timeline,
         fingerprint,
         graph.order,
-        *peaks,
+        unswapped_bytes,
+        worst_bytes,
         step.users_of(min_bytes),
         kept_activations(absences, graph),
         floor=floor,
