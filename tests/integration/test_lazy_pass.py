@@ -222,6 +222,24 @@ def test_a_sum_in_order_of_arrival_keeps_its_order(lib, x):
     assert not any(nodes[name].gateable or nodes[name].producer for name in racing)
 
 
+def test_an_addend_that_others_depend_on_does_not_race(lib, x):
+    # A residual connection, of which TensorFlow makes one sum with those of the last layer.
+    @tf.function
+    def f(x):
+        given = tf.matmul(x, x, name="given")
+        deep = tf.nn.relu(tf.matmul(given, x, name="deep"))
+        ways = {"a": given, "b": tf.matmul(deep, x, name="way_b"), "c": deep * 3.0}
+        return tf.reduce_max(sum_in_order_of_arrival(ways))
+
+    expected = f(x)
+    result, record = run(lib, SwapPlan(unmatched="bootstrap", min_bytes=0), f, x)
+    assert result.numpy() == expected.numpy()
+    nodes = StepGraph.parse(lib.describe(record["fingerprint"])).nodes
+    racing = {name for name, node in nodes.items() if node.racing}
+    assert {"way_b", "add_a", "add_b", "add_c"} <= racing
+    assert not racing & {"given", "deep"}
+
+
 def test_a_read_that_comes_late_changes_no_race(lib, x):
     """What all addends need moves behind `early`, which would then be swapped."""
     variable = tf.Variable(x)

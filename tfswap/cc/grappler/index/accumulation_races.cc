@@ -12,26 +12,39 @@ namespace {
 // Two addends give the same sum in either order.
 constexpr size_t kMinAddends = 3;
 
-// Return, by node, the number of `ops` that depend on it.
-std::vector<size_t> NeededBy(const GraphIndex& index, const std::vector<int>& ops) {
-  std::vector<size_t> needed_by(index.size(), 0);
-  for (int op : ops) {
-    std::vector<bool> seen(index.size(), false);
-    std::vector<int> left = {op};
-    seen[op] = true;
-    while (!left.empty()) {
-      const int n = left.back();
-      left.pop_back();
-      ++needed_by[n];
-      const auto visit = [&](int input) {
-        if (!seen[input]) left.push_back(input);
-        seen[input] = true;
-      };
-      for (const TensorId& input : index.inputs(n)) visit(input.node);
-      for (int input : index.control_inputs(n)) visit(input);
-    }
+// Return, by node, whether `op` depends on it. It depends on itself.
+std::vector<bool> NeededBy(const GraphIndex& index, int op) {
+  std::vector<bool> needed(index.size(), false);
+  std::vector<int> left = {op};
+  needed[op] = true;
+  while (!left.empty()) {
+    const int n = left.back();
+    left.pop_back();
+    const auto visit = [&](int input) {
+      if (!needed[input]) left.push_back(input);
+      needed[input] = true;
+    };
+    for (const TensorId& input : index.inputs(n)) visit(input.node);
+    for (int input : index.control_inputs(n)) visit(input);
   }
-  return needed_by;
+  return needed;
+}
+
+// Mark what one addend needs after the last op that it and its rivals all need. Its rivals are the
+// addends that neither depend on it nor are needed by it: they may arrive before it or after it.
+void MarkRace(const GraphIndex& index, const std::vector<int>& addends,
+              const std::vector<std::vector<bool>>& needed, const std::vector<int>& latest_first,
+              size_t addend, std::vector<bool>* racing) {
+  std::vector<size_t> rivals;
+  for (size_t other = 0; other < addends.size(); ++other) {
+    if (!needed[addend][addends[other]] && !needed[other][addends[addend]]) rivals.push_back(other);
+  }
+  if (rivals.empty()) return;
+  for (int n : latest_first) {
+    if (!needed[addend][n]) continue;
+    if (std::all_of(rivals.begin(), rivals.end(), [&](size_t r) { return needed[r][n]; })) return;
+    (*racing)[n] = true;
+  }
 }
 
 }  // namespace
@@ -43,6 +56,8 @@ std::vector<bool> AccumulationRaces(const GraphIndex& index) {
       sums[index.inputs(n)[0].node].push_back(n);
     }
   }
+  std::vector<int> latest_first(index.size());
+  for (int n = 0; n < index.size(); ++n) latest_first[index.size() - 1 - index.position(n)] = n;
   std::vector<bool> racing(index.size(), false);
   for (const auto& [accumulator, additions] : sums) {
     if (additions.size() < kMinAddends) continue;
@@ -51,13 +66,10 @@ std::vector<bool> AccumulationRaces(const GraphIndex& index) {
       racing[n] = true;
       addends.push_back(index.inputs(n)[1].node);
     }
-    const std::vector<size_t> needed_by = NeededBy(index, addends);
-    int common = -1;
-    for (int n = 0; n < index.size(); ++n) {
-      if (needed_by[n] == addends.size()) common = std::max(common, index.position(n));
-    }
-    for (int n = 0; n < index.size(); ++n) {
-      if (needed_by[n] > 0 && index.position(n) > common) racing[n] = true;
+    std::vector<std::vector<bool>> needed;
+    for (int addend : addends) needed.push_back(NeededBy(index, addend));
+    for (size_t k = 0; k < addends.size(); ++k) {
+      MarkRace(index, addends, needed, latest_first, k, &racing);
     }
   }
   return racing;

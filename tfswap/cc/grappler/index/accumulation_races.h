@@ -8,7 +8,9 @@
 //             ├─▶ b ─▶ c ───▶ += ├─▶ sum       a step is reproducible as long as a, c and e
 //             └─▶ d ─▶ e ───▶ += ┘             arrive in the same order
 //
-// A rewrite of such a graph must not slow down one path relative to the others.
+// A rewrite of such a graph must not slow down one path relative to the others. An addend that
+// another one depends on comes first and races with it in no order: a residual connection's input,
+// say, and what the layers on top of it make.
 
 #ifndef TFSWAP_CC_GRAPPLER_INDEX_ACCUMULATION_RACES_H_
 #define TFSWAP_CC_GRAPPLER_INDEX_ACCUMULATION_RACES_H_
@@ -19,7 +21,7 @@ namespace tfswap {
 
 class GraphIndex;
 
-// Return, by node, whether it lies on such a path, after the last op that all addends of the sum
+// Return, by node, whether it lies on such a path, after the last op that the racing addends all
 // depend on. Uses only the inputs and positions of the index.
 std::vector<bool> AccumulationRaces(const GraphIndex& index);
 

@@ -1,6 +1,8 @@
 #include "grappler/rewrite/bootstrap.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -49,25 +51,46 @@ std::vector<Access> Readers(const GraphIndex& index, TensorId root) {
   return readers;
 }
 
-// By op, the one before it in the chain of ops; -1 for ops that are not in it.
-std::vector<int> ChainPredecessors(const GraphIndex& index, const Edges& chain) {
-  std::vector<int> before(index.size(), -1);
-  for (const auto& [earlier, later] : chain) before[index.Find(later)] = index.Find(earlier);
-  return before;
-}
-
-// Return the last op of the chain before `reader` and after position `above`; -1 if there is none.
-// With an earlier trigger, the tensor would take memory from the ops between. On a GPU the copy
-// starts early all the same: the host runs ahead of it.
-int ChainTrigger(const GraphIndex& index, const std::vector<int>& before, int reader, int above) {
-  for (int at = before[reader]; at >= 0 && index.position(at) > above; at = before[at]) {
-    if (index.AliveWith(at, reader)) return at;
+// The ops of the chain, by device and context, in order.
+class ChainOps {
+ public:
+  ChainOps(const GraphIndex& index, const Edges& chain) : index_(index) {
+    std::vector<int> ops;
+    for (const auto& [earlier, later] : chain) {
+      ops.push_back(index.Find(earlier));
+      ops.push_back(index.Find(later));
+    }
+    std::sort(ops.begin(), ops.end(),
+              [&](int a, int b) { return index.position(a) < index.position(b); });
+    ops.erase(std::unique(ops.begin(), ops.end()), ops.end());
+    for (int op : ops) ops_[{index.node(op).device(), index.context(op)}].push_back(op);
   }
-  return -1;
-}
+
+  bool Has(int n) const { return ops_.count({index_.node(n).device(), index_.context(n)}) > 0; }
+
+  // Return the last op before `reader` and its twin, and after position `above`; -1 if there is
+  // none. With an earlier trigger, the tensor would take memory from the ops between. On a GPU the
+  // copy starts early all the same: the host runs ahead of it.
+  int TriggerBefore(int reader, int above) const {
+    const std::vector<int>& ops = ops_.at({index_.node(reader).device(), index_.context(reader)});
+    int first = index_.position(reader);
+    if (index_.Twin(reader) >= 0) first = std::min(first, index_.position(index_.Twin(reader)));
+    auto at = std::lower_bound(ops.begin(), ops.end(), first, [&](int op, int position) {
+      return index_.position(op) < position;
+    });
+    while (at != ops.begin() && index_.position(*--at) > above) {
+      if (index_.AliveWith(*at, reader)) return *at;
+    }
+    return -1;
+  }
+
+ private:
+  const GraphIndex& index_;
+  std::map<std::pair<std::string, int>, std::vector<int>> ops_;
+};
 
 SwapSpec SwapsOf(const GraphIndex& index, TensorId root, const std::vector<Access>& readers,
-                 const std::vector<int>& before_in_chain) {
+                 const ChainOps& chain) {
   SwapSpec swap;
   swap.tensor = absl::StrCat(index.node(root.node).name(), ":", root.port);
   swap.lazy = true;
@@ -81,8 +104,9 @@ SwapSpec SwapsOf(const GraphIndex& index, TensorId root, const std::vector<Acces
       // Fused with the reader before: uses its swap-in.
     } else if (absence < kMinAbsence && index.IsRacing(reader.node)) {
       // Must not wait for a swap-in.
-    } else if (before_in_chain[reader.node] >= 0) {
-      trigger = ChainTrigger(index, before_in_chain, reader.node, last_position);
+    } else if (chain.Has(reader.node) &&
+               (index.RunsInTurn(reader.node) || index.MayFuse(reader.node))) {
+      trigger = chain.TriggerBefore(reader.node, last_position);
     } else if (absence >= kMinAbsence) {
       trigger = index.TriggerBefore(reader.node, kLookAhead, reader.depth - absence);
     } else {
@@ -112,7 +136,7 @@ SwapSpec SwapsOf(const GraphIndex& index, TensorId root, const std::vector<Acces
 }  // namespace
 
 std::vector<SwapSpec> Bootstrap(const GraphIndex& index, const Edges& chain) {
-  const std::vector<int> before_in_chain = ChainPredecessors(index, chain);
+  const ChainOps ops(index, chain);
   std::vector<SwapSpec> swaps;
   for (int n = 0; n < index.size(); ++n) {
     if (!index.IsSwappableProducer(n) || index.IsAlias(n)) continue;
@@ -120,7 +144,7 @@ std::vector<SwapSpec> Bootstrap(const GraphIndex& index, const Edges& chain) {
       const TensorId root{n, port};
       if (!index.InDeviceMemory(root)) continue;
       if (!tensorflow::DataTypeCanUseMemcpy(index.OutputType(root))) continue;
-      SwapSpec swap = SwapsOf(index, root, Readers(index, root), before_in_chain);
+      SwapSpec swap = SwapsOf(index, root, Readers(index, root), ops);
       if (!swap.returns.empty()) swaps.push_back(std::move(swap));
     }
   }

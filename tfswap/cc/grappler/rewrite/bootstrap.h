@@ -27,8 +27,9 @@ namespace tfswap {
 // path to its reader; the later one triggers the prefetch. The gradient of batch norm has such
 // tensors.
 //
-// The large ops of a GPU run in the order of `chain` (order_edges.h). There the op before the
-// reader triggers the swap-in.
+// Ops run in the order of `chain` (order_edges.h), on a GPU the large ones. The op of the chain
+// before the reader triggers the swap-in, also before a reader that may be fused and therefore is
+// not in the chain.
 std::vector<SwapSpec> Bootstrap(const GraphIndex& index, const Edges& chain);
 
 }  // namespace tfswap
