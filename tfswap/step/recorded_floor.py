@@ -51,20 +51,24 @@ def recorded_floor(
     for buffer, size in enumerate(step.buffer_bytes.tolist()):
         if not size or buffer in values or (buffer in step.temporary and not leaves[buffer]):
             continue
-        users, free_ns = set(step.users[buffer]), int(step.free_ns[buffer])
-        if not users and step.alloc_ns[buffer] <= 0 and free_ns != OUTLIVES_STEP_NS:
+        users, alloc_ns = set(step.users[buffer]), int(step.alloc_ns[buffer])
+        free_ns = int(step.free_ns[buffer])
+        if not users and alloc_ns <= 0 and free_ns != OUTLIVES_STEP_NS:
             continue  # a variable's value that left before it was used, or the batch before
         if buffer in assigned:
             op = assigned[buffer]
             free_ns = int(step.end_ns[op])
             users = {user for user in users if user <= op} | {op}
             makers.setdefault(buffer, op)
+        if buffer in step.reused:  # what the op reads and what it makes need one memory there
+            users.discard(step.reused[buffer])
+            alloc_ns = int(step.end_ns[step.reused[buffer]])
         buffers.append(
             UsedBuffer(
                 size,
                 users,
                 makers.get(buffer, -1),
-                int(step.alloc_ns[buffer]),
+                alloc_ns,
                 free_ns,
                 leaves[buffer],
             )

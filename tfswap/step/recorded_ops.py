@@ -118,6 +118,7 @@ class RecordedOps:
         self.users = [[] for _ in self.buffer_bytes]
         self.same, taken = self._buffers_that_came_back(trace, rows, graph)
         same = self.same
+        self.reused = taken  # by buffer: the op that made it in the memory of a swapped-in copy
         for place, origin in enumerate(same.tolist()):
             if place in taken:
                 # Without the swap, the op could not have reused the memory of a live tensor.

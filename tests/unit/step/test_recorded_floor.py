@@ -33,3 +33,22 @@ def test_the_floor_without_weights_that_no_op_uses_meanwhile():
     floor = profile_step(r.trace(), StepGraph.parse(graph)).floor
     assert floor.staying == OpFloor("a", "MatMul", 0, 0, 9 * MIB, 2 * MIB, 100 + 4 * MIB)
     assert floor.streamed == OpFloor("u", "MatMul", 4 * MIB, 9 * MIB, 0, 0, 100)
+
+
+def test_an_op_that_writes_into_a_swapped_in_copy_needs_its_memory_once():
+    graph = StepGraph.parse(
+        "a\tMatMul\t0\tgpr\t1\nb\tMatMul\t0\tgpr\t1\nd\tMul\t0\tgpr\t1\ta:0\ne\tMatMul\t0\tgpr\t1\td:0"
+    )
+    r = Recording()
+    a = r.op("a", 0, 10)
+    out = r.op("tfswap/out/a_0", 10, 10, op_type="_CopyToHost")
+    b = r.op("b", 10, 40)
+    back = r.op("tfswap/in/a_0/0", 60, 70, op_type="_CopyFromHost")
+    d, e = r.op("d", 70, 90, op_type="Mul"), r.op("e", 90, 100)
+    memory, other, copy = r.buffer(8, 1, 30), r.buffer(10, 11, 40), r.buffer(8, 60, 100)
+    for op, port, buffer in ((a, -1, memory), (out, 0, memory), (b, -1, other)):
+        r.access(op, port, buffer)
+    for op, port in ((back, -1), (d, 0), (d, -1), (e, 0)):
+        r.access(op, port, copy)
+    floor = profile_step(r.trace(), graph, min_bytes=MIB).floor
+    assert floor.streamed == OpFloor("b", "MatMul", 0, 0, 10 * MIB, 0, 100)
