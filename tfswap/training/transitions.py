@@ -389,7 +389,10 @@ def _settled_step(state: TrainingState, event: StepEnded) -> Step:
 
 
 def _plan_after_all(state: TrainingState) -> Step:
-    """Begin again: a graph that clearly fit needs more now."""
+    """Begin again: a graph that clearly fit needs more now.
+
+    That happens once at most: afterwards no graph counts as one that fits without a plan.
+    """
     note = Log("a step needed more memory than before, near the budget: a plan is made")
     state = dataclasses.replace(state.begun_again(), leaves_fitting=False)
     return state, (note, DropAddresses(), NoteBudget(0), BeginAgain(leaves_fitting=False))
