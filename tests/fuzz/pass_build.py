@@ -22,6 +22,7 @@ WATCHED = (
     "grappler/index/loop_frames.cc",
     "grappler/index/collective_groups.cc",
     "grappler/index/op_kinds.cc",
+    "grappler/index/pooling_gradients.cc",
     "grappler/rewrite/recomputes.cc",
     "grappler/rewrite/rewriter.cc",
     "grappler/swap_spec.cc",

@@ -182,11 +182,13 @@ def test_a_step_whose_elements_left_does_not_fit():
 @pytest.mark.parametrize("name", ["lstm", "bidirectional"])
 def test_a_profile_shows_elements_that_left_as_if_they_had_stayed(name, tmp_path):
     unswapped = train(MODELS[name])
-    path = tmp_path / "step.profile"
-    train(MODELS[name], budget_of(unswapped, 0.6), save_profile=path)
-    profile = load_profile(path)
-    # Up to two batches more or less are fetched ahead.
-    assert profile.unswapped_peak_bytes == pytest.approx(max(unswapped.peaks), rel=0.1)
+    stayed, left = tmp_path / "stayed.profile", tmp_path / "left.profile"
+    train(MODELS[name], budget_of(unswapped, 1.3), save_profile=stayed)
+    train(MODELS[name], budget_of(unswapped, 0.6), save_profile=left)
+    profile = load_profile(left)
+    # Up to two batches more or less are fetched ahead: they are 5 and 2 % of the memory each.
+    expected = load_profile(stayed).unswapped_peak_bytes
+    assert profile.unswapped_peak_bytes == pytest.approx(expected, rel=0.15)
     assert peak_load(profile.timeline) < 0.5 * profile.unswapped_peak_bytes
     assert profile.floor.streamed.bytes < 0.5 * profile.unswapped_peak_bytes
 

@@ -36,7 +36,8 @@ int64_t InputBytes(tensorflow::OpKernelContext* context) {
     if (!context->has_input(i) || context->input_is_ref(i)) continue;
     const Tensor& input = context->input(i);
     const auto* buffer = tensorflow::DMAHelper::buffer(&input);
-    if (buffer != nullptr && seen.insert(buffer->data()).second) bytes += input.TotalBytes();
+    if (buffer == nullptr || buffer->data() == nullptr) continue;
+    if (seen.insert(buffer->data()).second) bytes += input.TotalBytes();
   }
   return bytes;
 }

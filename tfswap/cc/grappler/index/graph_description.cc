@@ -21,8 +21,14 @@ std::string Describe(const GraphIndex& index) {
               : index.IsActivation({n, port})            ? '2'
                                                          : '1';
     }
-    for (const TensorId& input : index.inputs(n)) {
-      absl::StrAppend(&text, "\t", index.node(input.node).name(), ":", input.port);
+    for (size_t i = 0; i < index.inputs(n).size(); ++i) {
+      const TensorId& input = index.inputs(n)[i];
+      const std::string& name = index.node(input.node).name();
+      if (index.ReadsShape(n, static_cast<int>(i))) {
+        absl::StrAppend(&text, "\t^", name);
+      } else {
+        absl::StrAppend(&text, "\t", name, ":", input.port);
+      }
     }
     for (int input : index.control_inputs(n)) {
       absl::StrAppend(&text, "\t^", index.node(input).name());

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "grappler/index/accumulation_races.h"
 #include "grappler/index/op_kinds.h"
+#include "grappler/index/pooling_gradients.h"
 #include "tensorflow/core/framework/memory_types.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
@@ -76,7 +77,7 @@ absl::Status GraphIndex::ReadNodes(const FunctionLibraryDefinition& functions) {
         control_inputs_[n].push_back(from);
       } else {
         inputs_[n].push_back({from, id.index()});
-        consumers_[from].push_back({n, i, id.index()});
+        if (!ReadsShape(n, i)) consumers_[from].push_back({n, i, id.index()});
       }
     }
     const tensorflow::OpDef* op_def = nullptr;
@@ -242,15 +243,16 @@ int GraphIndex::NearTriggerBefore(int n, int above) const {
   return -1;
 }
 
+bool GraphIndex::IsOnGpu(int n) const {
+  tensorflow::DeviceNameUtils::ParsedName device;
+  return (tensorflow::DeviceNameUtils::ParseFullName(node(n).device(), &device) ||
+          tensorflow::DeviceNameUtils::ParseLocalName(node(n).device(), &device)) &&
+         device.has_type && device.type == tensorflow::DEVICE_GPU;
+}
+
 void GraphIndex::FindDevices() {
-  const auto on_gpu = [this](int n) {
-    tensorflow::DeviceNameUtils::ParsedName device;
-    return (tensorflow::DeviceNameUtils::ParseFullName(node(n).device(), &device) ||
-            tensorflow::DeviceNameUtils::ParseLocalName(node(n).device(), &device)) &&
-           device.has_type && device.type == tensorflow::DEVICE_GPU;
-  };
   managed_.resize(size());
-  for (int n = 0; n < size(); ++n) managed_[n] = on_gpu(n);
+  for (int n = 0; n < size(); ++n) managed_[n] = IsOnGpu(n);
   in_host_memory_.resize(size());
   manages_gpu_ = std::count(managed_.begin(), managed_.end(), true) > 0;
   if (!manages_gpu_) {
@@ -415,6 +417,12 @@ bool GraphIndex::HasWorkspace(int n) const {
     return node(consumer.node).op() == gradient->second.first &&
            consumer.input == gradient->second.second;
   });
+}
+
+bool GraphIndex::ReadsShape(int n, int input) const {
+  if (node(n).input_size() < 2) return false;
+  const int pooling = Find(tensorflow::ParseTensorName(node(n).input(1)).node());
+  return pooling >= 0 && !IsOnGpu(n) && WillReadShape(node(n), input, node(pooling));
 }
 
 bool GraphIndex::IsRewirable(int n) const { return NotRewirable().count(node(n).op()) == 0; }

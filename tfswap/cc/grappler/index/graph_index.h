@@ -131,6 +131,9 @@ class GraphIndex {
   // It does so only if the gradient also reads the op's output. Without the workspace a pooling
   // gradient may select a different one of several equal maxima, which changes the rounding.
   bool HasWorkspace(int n) const;
+  // Return whether the op will read only the shape of an input (pooling_gradients.h). It does not
+  // count among the tensor's consumers then.
+  bool ReadsShape(int n, int input) const;
   // Return whether the outputs of this op can be swapped: not if they are owned outside of the
   // step, if the op races, or if it has a workspace.
   bool IsSwappableProducer(int n) const;
@@ -180,6 +183,7 @@ class GraphIndex {
   void MeasureDepth(const std::vector<int>& order,
                     const tensorflow::FunctionLibraryDefinition& functions);
   void FindDevices();
+  bool IsOnGpu(int n) const;
   void FindFusions();
   void FindRepeatable(const tensorflow::FunctionLibraryDefinition& functions);
   void FindOpsInTurn(const tensorflow::FunctionLibraryDefinition& functions);
