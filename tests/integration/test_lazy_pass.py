@@ -195,7 +195,10 @@ def sum_in_order_of_arrival(addends: dict[str, tf.Tensor]) -> tf.Tensor:
     raw = tf.raw_ops
     variable = raw.TemporaryVariable(shape=[SIZE, SIZE], dtype=tf.float32, var_name="sum")
     start = raw.Assign(ref=variable, value=tf.zeros([SIZE, SIZE]))
-    added = [raw.AssignAdd(ref=start, value=each, name=f"add_{k}") for k, each in addends.items()]
+    added = [
+        raw.AssignAdd(ref=start, value=each, use_locking=True, name=f"add_{k}")
+        for k, each in addends.items()
+    ]
     with tf.control_dependencies([each.op for each in added]):
         return raw.DestroyTemporaryVariable(ref=start, var_name="sum")
 
@@ -228,7 +231,10 @@ def test_an_addend_that_others_depend_on_does_not_race(lib, x):
     def f(x):
         given = tf.matmul(x, x, name="given")
         deep = tf.nn.relu(tf.matmul(given, x, name="deep"))
-        ways = {"a": given, "b": tf.matmul(deep, x, name="way_b"), "c": deep * 3.0}
+        last = tf.matmul(deep, x, name="way_b")
+        for _ in range(12):  # so that it comes last in each run
+            last = tf.matmul(last, x) * 2.0
+        ways = {"a": given, "b": last, "c": deep * 3.0}
         return tf.reduce_max(sum_in_order_of_arrival(ways))
 
     expected = f(x)
