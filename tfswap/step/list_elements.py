@@ -75,18 +75,16 @@ def _gaps(
 ) -> tuple[tuple[int, int], ...]:
     """Return when a buffer may leave. Between two pops, it stays from its first use to its last."""
     free_ns = int(step.free_ns[buffer])
-    uses = [(held_ns, held_ns)]
-    for op in step.users[buffer]:
-        uses.append((int(step.start_ns[op]), int(step.end_ns[op])))
+    uses = [(int(step.start_ns[op]), int(step.end_ns[op])) for op in step.users[buffer]]
     begins: dict[int, int] = {}
     ends: dict[int, int] = {}
-    for start_ns, end_ns in uses:
+    for start_ns, end_ns in [(held_ns, held_ns), *uses]:
         popped = bisect.bisect_right(pops_ns, start_ns)
         begins[popped] = min(start_ns, begins.get(popped, start_ns))
         ends[popped] = max(end_ns, ends.get(popped, end_ns))
     gaps, gone_ns = [], held_ns
     for popped in sorted(ends):
-        if begins[popped] > gone_ns > int(step.alloc_ns[buffer]):
+        if begins[popped] > gone_ns:
             gaps.append((gone_ns, begins[popped]))
         gone_ns = max(gone_ns, ends[popped])
     if free_ns > gone_ns:

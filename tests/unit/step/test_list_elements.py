@@ -72,11 +72,31 @@ def test_the_floor_is_without_elements_that_the_op_does_not_use():
     assert floor.streamed.bytes == 100 + 16 * MIB
 
 
+def add_row(r: Recording) -> int:
+    r.op("tfswap/list/rows/x", 0, 2, op_type="_RowsToHost")
+    row = r.buffer(4, 1, 90, "tfswap/list/rows/x")
+    r.buffers[row] = (*r.buffers[row][:-1], 1)  # temporary memory
+    return row
+
+
 def test_rows_of_a_sequence_are_elements():
     r = popped()
-    r.op("tfswap/list/rows/x", 0, 1, op_type="_RowsToHost")
-    row = r.buffer(4, 0, 90, "tfswap/list/rows/x")
-    r.buffers[row] = (*r.buffers[row][:-1], 1)  # temporary memory
+    add_row(r)
     profile = profile_step(r.trace(), GRAPH, min_bytes=MIB)
     assert profile.unswapped_peak_bytes == 100 + 28 * MIB
     assert peak_load(profile.timeline) == 100 + 16 * MIB
+
+
+def test_a_row_is_away_until_its_first_use():
+    r = popped()
+    row = add_row(r)
+    pop = r.op("tfswap/list/in/row", 65, 65, op_type="_CopyFromHost")
+    last = r.op("last", 66, 70)
+    r.access(pop, -1, row)
+    r.access(last, 0, row)
+    profile = profile_step(r.trace(), GRAPH, min_bytes=MIB)
+    assert profile.unswapped_peak_bytes == 100 + 28 * MIB
+    profile.timeline.validate()
+    assert peak_load(profile.timeline) == 100 + 16 * MIB
+    assert profile.floor.streamed.op == "other"
+    assert profile.floor.streamed.bytes == 100 + 16 * MIB

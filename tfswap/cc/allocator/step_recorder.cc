@@ -387,8 +387,6 @@ StepTrace StepRecorder::Stop() {
     }
   }
   residents.Settle(&trace.buffers, &host.buffers);
-  const std::vector<BufferRecord> recorded = trace.buffers;
-  elements.Settle(residents, &trace.buffers);
 
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -410,11 +408,13 @@ StepTrace StepRecorder::Stop() {
       const int32_t op = places[shard.get()][raw.op];
       const OpRecord& record = trace.ops[op];
       const int64_t ns = raw.port < 0 ? record.end_ns : record.start_ns;
-      const int32_t buffer = residents.Find(raw.ptr, ns, recorded);
+      const int32_t buffer = residents.Find(raw.ptr, ns, trace.buffers);
       if (buffer < 0) continue;
-      trace.accesses.push_back({op, raw.port, elements.FirstOf(buffer), raw.of_variable});
+      trace.accesses.push_back({op, raw.port, buffer, raw.of_variable});
     }
   }
+  elements.Settle(residents, &trace.buffers);
+  for (AccessRecord& access : trace.accesses) access.buffer = elements.FirstOf(access.buffer);
   std::stable_sort(trace.accesses.begin(), trace.accesses.end(),
                    [](const AccessRecord& a, const AccessRecord& b) { return a.op < b.op; });
   if (!gpu.marks_ns.empty()) ConvertToGpuTime(gpu, host, &trace);

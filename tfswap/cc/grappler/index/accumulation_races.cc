@@ -33,17 +33,17 @@ std::vector<bool> NeededBy(const GraphIndex& index, int op) {
 // Mark what one addend needs after the last op that it and its rivals all need. Its rivals are the
 // addends that neither depend on it nor are needed by it: they may arrive before it or after it.
 void MarkRace(const GraphIndex& index, const std::vector<int>& addends,
-              const std::vector<std::vector<bool>>& needed, const std::vector<int>& latest_first,
-              size_t addend, std::vector<bool>* racing) {
+              const std::vector<std::vector<bool>>& needed, size_t addend,
+              std::vector<bool>* racing) {
   std::vector<size_t> rivals;
   for (size_t other = 0; other < addends.size(); ++other) {
     if (!needed[addend][addends[other]] && !needed[other][addends[addend]]) rivals.push_back(other);
   }
   if (rivals.empty()) return;
-  for (int n : latest_first) {
-    if (!needed[addend][n]) continue;
-    if (std::all_of(rivals.begin(), rivals.end(), [&](size_t r) { return needed[r][n]; })) return;
-    (*racing)[n] = true;
+  for (auto n = index.order().rbegin(); n != index.order().rend(); ++n) {
+    if (!needed[addend][*n]) continue;
+    if (std::all_of(rivals.begin(), rivals.end(), [&](size_t r) { return needed[r][*n]; })) return;
+    (*racing)[*n] = true;
   }
 }
 
@@ -56,8 +56,6 @@ std::vector<bool> AccumulationRaces(const GraphIndex& index) {
       sums[index.inputs(n)[0].node].push_back(n);
     }
   }
-  std::vector<int> latest_first(index.size());
-  for (int n = 0; n < index.size(); ++n) latest_first[index.size() - 1 - index.position(n)] = n;
   std::vector<bool> racing(index.size(), false);
   for (const auto& [accumulator, additions] : sums) {
     if (additions.size() < kMinAddends) continue;
@@ -69,7 +67,7 @@ std::vector<bool> AccumulationRaces(const GraphIndex& index) {
     std::vector<std::vector<bool>> needed;
     for (int addend : addends) needed.push_back(NeededBy(index, addend));
     for (size_t k = 0; k < addends.size(); ++k) {
-      MarkRace(index, addends, needed, latest_first, k, &racing);
+      MarkRace(index, addends, needed, k, &racing);
     }
   }
   return racing;

@@ -92,14 +92,14 @@ bool IsGradientByScope(const GraphIndex& index, int n) {
 // Return, by node, whether a matrix product or convolution that is differentiated depends on it.
 // TensorFlow also merges equal ops of both parts: the square of gelu's gradient is then used by
 // the forward part under the gradient's name.
-std::vector<bool> BeforeForwardMilestone(const GraphIndex& index, const std::vector<int>& order) {
+std::vector<bool> BeforeForwardMilestone(const GraphIndex& index) {
   OpNames differentiated;
   for (int n = 0; n < index.size(); ++n) {
     std::string name = DifferentiatedName(index.node(n).name());
     if (!name.empty()) differentiated.insert(std::move(name));
   }
   std::vector<bool> before(index.size(), false);
-  for (auto n = order.rbegin(); n != order.rend(); ++n) {
+  for (auto n = index.order().rbegin(); n != index.order().rend(); ++n) {
     const auto& consumers = index.consumers(*n);
     before[*n] = std::any_of(consumers.begin(), consumers.end(), [&](const auto& consumer) {
       const std::string& name = index.node(consumer.node).name();
@@ -121,16 +121,14 @@ bool ReadsFloat(const GraphIndex& index, int n) {
 
 ForwardBackward FindForwardBackward(const GraphIndex& index) {
   const int count = index.size();
-  std::vector<int> order(count);
-  for (int n = 0; n < count; ++n) order[index.position(n)] = n;
   bool has_iterator = false;
   for (int n = 0; n < count; ++n) has_iterator |= IsIterator(index.node(n).op());
-  const std::vector<bool> before_forward = BeforeForwardMilestone(index, order);
+  const std::vector<bool> before_forward = BeforeForwardMilestone(index);
   std::vector<bool> of_batch(count, false), of_variables(count, false);
   ForwardBackward parts{std::vector<bool>(count, false), std::vector<bool>(count, false)};
   bool has_gradients = false;
   int first_gradient = count;  // by position
-  for (int n : order) {
+  for (int n : index.order()) {
     const std::string& op = index.node(n).op();
     bool backward = IsGradientByScope(index, n) && !before_forward[n];
     bool batch = has_iterator ? IsIterator(op) : IsArgument(index, n);

@@ -209,11 +209,11 @@ void GraphIndex::MeasureDepth(const std::vector<int>& order,
     depth_[n] = before + (counts ? 1 : IsExit(node(n)) ? kLoopDepth : 0);
     level_[n] = critical_[n] < 0 ? 0 : level_[critical_[n]] + 1;
   }
-  std::vector<int> by_depth = order;
-  std::stable_sort(by_depth.begin(), by_depth.end(),
+  order_ = order;
+  std::stable_sort(order_.begin(), order_.end(),
                    [this](int a, int b) { return depth_[a] < depth_[b]; });
   position_.assign(size(), 0);
-  for (int i = 0; i < size(); ++i) position_[by_depth[i]] = i;
+  for (int i = 0; i < size(); ++i) position_[order_[i]] = i;
 }
 
 int GraphIndex::MilestoneBefore(int n, int count) const {
@@ -420,7 +420,7 @@ bool GraphIndex::HasWorkspace(int n) const {
 }
 
 bool GraphIndex::ReadsShape(int n, int input) const {
-  if (node(n).input_size() < 2) return false;
+  if (!absl::StartsWith(node(n).op(), "MaxPool") || node(n).input_size() < 2) return false;
   const int pooling = Find(tensorflow::ParseTensorName(node(n).input(1)).node());
   return pooling >= 0 && !IsOnGpu(n) && WillReadShape(node(n), input, node(pooling));
 }

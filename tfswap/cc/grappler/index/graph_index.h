@@ -58,6 +58,8 @@ class GraphIndex {
   int depth(int n) const { return depth_[n]; }
   // Position in one possible execution order: by depth, then topological.
   int position(int n) const { return position_[n]; }
+  // The nodes by position.
+  const std::vector<int>& order() const { return order_; }
   // The `count`-th milestone before `n` on its longest path; -1 if there are fewer.
   int MilestoneBefore(int n, int count) const;
   // Return an op on the longest path to `n` that can start a swap-in for `n`: deeper than
@@ -158,6 +160,7 @@ class GraphIndex {
   std::vector<int> critical_;  // the input on the longest path; -1 at its start
   bool manages_gpu_ = false;
   std::vector<int> position_;
+  std::vector<int> order_;
   std::vector<bool> racing_;
   std::vector<bool> repeatable_;
   std::vector<bool> in_turn_;

@@ -31,9 +31,8 @@ class BackwardWeights {
       : index_(index), graph_(graph), result_(graph), uses_(index.size()), again_(index.size()) {}
 
   GraphDef Make() {
-    std::vector<int> by_position(index_.size());
-    for (int n = 0; n < index_.size(); ++n) by_position[index_.position(n)] = n;
-    std::for_each(by_position.rbegin(), by_position.rend(), [this](int n) { FindUses(n); });
+    const std::vector<int>& order = index_.order();
+    std::for_each(order.rbegin(), order.rend(), [this](int n) { FindUses(n); });
     for (int n = 0; n < index_.size(); ++n) {
       if (IsOnlyBackward(n)) Redirect(n, result_.mutable_node(n));
     }

@@ -19,13 +19,11 @@ constexpr int kSlack = 1;     // milestone
 
 // Return which nodes depend on an update at depth 0.
 std::vector<bool> BehindEarlyUpdates(const GraphIndex& index) {
-  std::vector<int> by_position(index.size());
-  for (int n = 0; n < index.size(); ++n) by_position[index.position(n)] = n;
   std::vector<bool> behind(index.size(), false);
   const auto counts = [&](int n) {
     return behind[n] || (index.IsUpdate(n) && index.depth(n) == 0);
   };
-  for (int n : by_position) {
+  for (int n : index.order()) {
     for (const TensorId& input : index.inputs(n)) behind[n] = behind[n] || counts(input.node);
     for (int input : index.control_inputs(n)) behind[n] = behind[n] || counts(input);
   }
@@ -180,9 +178,8 @@ namespace {
 // take memory for most of the step.
 std::vector<int> LatePositions(const GraphIndex& index) {
   constexpr int kNever = std::numeric_limits<int>::max();
-  std::vector<int> by_position(index.size()), first(index.size(), kNever), late(index.size());
-  for (int n = 0; n < index.size(); ++n) by_position[index.position(n)] = n;
-  for (auto n = by_position.rbegin(); n != by_position.rend(); ++n) {
+  std::vector<int> first(index.size(), kNever), late(index.size());
+  for (auto n = index.order().rbegin(); n != index.order().rend(); ++n) {
     const bool is_early = index.depth(*n) == 0 && first[*n] < kNever;
     late[*n] = is_early ? first[*n] : index.position(*n);
     for (const TensorId& input : index.inputs(*n)) {

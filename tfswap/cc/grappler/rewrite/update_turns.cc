@@ -14,9 +14,8 @@ namespace {
 class Turns {
  public:
   Turns(const GraphIndex& index, const GraphIndex& late)
-      : index_(index), late_(late), by_position_(late.size()), successors_(late.size()) {
+      : index_(index), late_(late), successors_(late.size()) {
     for (int n = 0; n < late.size(); ++n) {
-      by_position_[late.position(n)] = n;
       for (const TensorId& input : late.inputs(n)) successors_[input.node].push_back(n);
       for (int input : late.control_inputs(n)) successors_[input].push_back(n);
     }
@@ -48,19 +47,19 @@ class Turns {
       if (late_.IsUpdate(n) && (deepest < 0 || late_.depth(n) > late_.depth(deepest))) deepest = n;
     }
     std::vector<bool> on_path(late_.size(), false);
-    for (auto n = by_position_.rbegin(); n != by_position_.rend(); ++n) {
+    for (auto n = late_.order().rbegin(); n != late_.order().rend(); ++n) {
       on_path[*n] = *n == deepest || std::any_of(successors_[*n].begin(), successors_[*n].end(),
                                                  [&](int successor) { return on_path[successor]; });
     }
     branch_.assign(late_.size(), 0);
-    for (int n : by_position_) {
+    for (int n : late_.order()) {
       if (on_path[n] && n != deepest) branch_[n] = late_.position(n);
       for (int successor : successors_[n]) {
         branch_[successor] = std::max(branch_[successor], branch_[n]);
       }
     }
     data_branch_.assign(late_.size(), 0);
-    for (int n : by_position_) {
+    for (int n : late_.order()) {
       if (on_path[n]) data_branch_[n] = late_.position(n);
       for (const TensorId& input : late_.inputs(n)) {
         data_branch_[n] = std::max(data_branch_[n], data_branch_[input.node]);
@@ -72,7 +71,7 @@ class Turns {
     std::vector<int> updates;
     std::vector<std::array<int, 4>> keys(late_.size());
     std::vector<bool> behind(late_.size(), false);  // an update
-    for (int n : by_position_) {
+    for (int n : late_.order()) {
       for (int successor : successors_[n]) {
         behind[successor] = behind[successor] || behind[n] || late_.IsUpdate(n);
       }
@@ -142,7 +141,7 @@ class Turns {
     }
     for (bool changes = true; changes;) {  // once more for each loop within a loop
       changes = false;
-      for (auto n = by_position_.rbegin(); n != by_position_.rend(); ++n) {
+      for (auto n = late_.order().rbegin(); n != late_.order().rend(); ++n) {
         for (int successor : successors_[*n]) {
           changes |= first_[successor] < first_[*n];
           first_[*n] = std::min(first_[*n], first_[successor]);
@@ -187,7 +186,6 @@ class Turns {
 
   const GraphIndex& index_;
   const GraphIndex& late_;
-  std::vector<int> by_position_;
   std::vector<std::vector<int>> successors_;  // also through control edges
   // By node, positions on the path to the deepest update: the last one that it waits for, and the
   // last one whose data it uses.
