@@ -9,6 +9,8 @@ its profile, and within `part` of what it needed.
 immovable: bytes at the peak of buffers that no plan can move, by the type of the op that made them.
 "(resident)" is what stays through the whole step: small variables, batches that were fetched ahead.
 At the peak without what loops keep, except while ops use it: elements of lists leave on demand.
+
+stock_repeats: only where losses differ. Whether a second unswapped training has those of the first.
 """
 
 from __future__ import annotations
@@ -137,7 +139,12 @@ def reach(trainer: Trainer, case: Case, part: float) -> dict[str, Any]:
         "step_ratio": swapped["step_s"] / unswapped["step_s"] if trains else None,
         "loss_bit_equal": agree(unswapped["losses"], swapped["losses"]) if trains else None,
     }
-    return line if trains else {**line, "error": swapped["failed"]}
+    if not trains:
+        return {**line, "error": swapped["failed"]}
+    if not line["loss_bit_equal"]:
+        again = trainer.train(case)
+        line["stock_repeats"] = agree(unswapped["losses"], again["losses"])
+    return line
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
