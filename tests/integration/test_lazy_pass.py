@@ -114,6 +114,25 @@ def test_an_op_that_waits_for_nothing_runs_just_before_its_reader(lib, x):
     assert all(product < draw for product, draw in zip(products, draws, strict=True))
 
 
+def test_what_a_loop_starts_from_is_made_when_the_loop_begins(lib, x):
+    @tf.function
+    def f(x, shape):
+        first = x
+        for name in "abc":
+            first = tf.matmul(first, x, name=f"first_{name}")
+        total = tf.fill(shape, 0.0, name="zeros")
+        for _ in tf.range(3):
+            total += first
+        return tf.reduce_sum(total)
+
+    shape = tf.constant([SIZE, SIZE])
+    expected = f(x, shape)
+    result, record = run(lib, SwapPlan(unmatched="bootstrap", min_bytes=0), f, x, shape)
+    assert record["outcome"] == "bootstrapped", record["reason"]
+    assert result.numpy() == expected.numpy()
+    assert chained(lib, record["fingerprint"])["zeros"] == "first_c"
+
+
 def test_a_broadcast_waits_for_the_other_input_of_its_reader(lib, x):
     @tf.function
     def f(x, times):

@@ -57,6 +57,29 @@ def test_streamed_variables_are_read_again_by_the_backward_part(lib, x):
     assert losses[True] == losses[False]
 
 
+def test_a_streamed_variable_is_read_right_before_its_first_reader(lib, x):
+    variables = [tf.Variable(np.eye(SIZE, dtype=np.float32)) for _ in range(3)]
+
+    @tf.function
+    def f(x):
+        y = x
+        for i, variable in enumerate(variables):
+            x = tf.nn.relu(tf.matmul(x, x, name=f"long_{i}"))
+            y = tf.matmul(y + x, variable, name=f"product_{i}")
+        return tf.reduce_sum(x) + tf.reduce_sum(y)
+
+    expected = f(x)
+    lazy = SwapPlan(unmatched="bootstrap", min_bytes=0, stream_weights=True)
+    result, record = run(lib, lazy, f, x)
+    assert record["outcome"] == "bootstrapped", record["reason"]
+    assert result.numpy() == expected.numpy()
+    graph = StepGraph.parse(lib.describe(record["fingerprint"]))
+    before = {after: name for name, after in graph.chain}
+    for i in range(3):
+        (read,) = (n for n, _ in graph.nodes[f"product_{i}"].inputs if "ReadVariableOp" in n)
+        assert (before[f"product_{i}"], read) in graph.delays
+
+
 def test_what_is_computed_from_streamed_variables_is_computed_again(lib, x):
     weight = tf.Variable(np.eye(SIZE, dtype=np.float32))
     down, up = tf.Variable(tf.ones([SIZE, 4])), tf.Variable(tf.ones([4, SIZE]))

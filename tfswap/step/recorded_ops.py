@@ -1,10 +1,7 @@
 """The ops of one step of a recording, and the buffers that they use.
 
 The recording was made with on-demand swaps or an initial plan. A buffer that was swapped out and in
-appears as one buffer that stayed. Waits take no time on the time axis::
-
-    recorded   --A--  ..waits for memory..  --B--  -copy-  --C--
-    here       --A----B----C--
+appears as one buffer that stayed. Waits take no time on the time axis (`step_clock`).
 """
 
 from __future__ import annotations
@@ -19,28 +16,12 @@ from numpy.typing import NDArray
 from tfswap.plan.node_names import RESTORED_VARIABLE, SWAP_IN_PREFIX, SWAP_OUT_PREFIX
 from tfswap.step.dataflow import Dataflow
 from tfswap.step.graph import StepGraph
+from tfswap.step.step_clock import StepClock
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline
 from tfswap.step.trace import StepTrace
 
-# The executor needs some microseconds between two ops; a longer gap was a wait.
-_MAX_GAP_NS = 20_000
-
 # The kind of temporary buffers (slots.Key).
 _TEMPORARY = 1
-
-# Ops that wait for something outside the step. A planned copy op ends when its copy has ended.
-WAITING_TYPES = frozenset(
-    {
-        "IteratorGetNext",
-        "IteratorGetNextAsOptional",
-        "_CopyFromHost",
-        "_CopyToHost",
-        "_HostRecv",
-        "_Recv",
-        "_VariableFromHost",
-        "_VariableToHost",
-    }
-)
 
 
 class RecordedOps:
@@ -52,7 +33,7 @@ class RecordedOps:
         group, inside = select_step(trace, graph)
         first_ns = int(ops["start_ns"][group].min())
         last_ns = int(ops["end_ns"][group].max())
-        self.clock = _Clock(ops[inside], names)
+        self.clock = StepClock(ops[inside], names)
         copy = np.fromiter((name.startswith("tfswap/") for name in names), bool, len(names))
         kept = np.flatnonzero(inside & ~copy[ops["name"]])
         kept = kept[np.argsort(ops["start_ns"][kept], kind="stable")]
@@ -131,12 +112,7 @@ class RecordedOps:
             op_place = self.place.get(op)
             if op_place is None:
                 continue
-            logical = int(same[place])
-            if place in taken:
-                taker = taken[place]
-                later = op_place != taker and self.start_ns[op_place] >= self.start_ns[taker]
-                if later or (op_place == taker and port < 0):
-                    logical = place
+            logical = self._owner(place, op_place, port)
             self.users[logical].append(op_place)
             if port < 0:
                 self.outputs[op_place, -1 - port] = logical
@@ -149,6 +125,33 @@ class RecordedOps:
                 self.restored.add(place)
             elif trace.buffers["kind"][buffer] == _TEMPORARY and place not in written:
                 self.temporary[place] = name
+
+    def _owner(self, place: int, op_place: int, port: int) -> int:
+        """Return the buffer that an op's access belongs to: a copy's is to what it is a copy of,
+        until an op has made its output in the copy's memory.
+        """
+        if place in self.reused:
+            taker = self.reused[place]
+            later = op_place != taker and self.start_ns[op_place] >= self.start_ns[taker]
+            if later or (op_place == taker and port < 0):
+                return place
+        return int(self.same[place])
+
+    def buffer_of(self, recorded: int, op: int, port: int) -> int | None:
+        """Return the buffer that an op's access belongs to; None if it is not of this step.
+
+        Args:
+            recorded: Index of the buffer in the recording.
+            op: Index of the op in the recording.
+            port: As in a recording: -1 minus the output if the op has made it.
+        """
+        place, op_place = self.buffer_place.get(recorded), self.place.get(op)
+        if place is None or op_place is None:
+            return None
+        for taker, separated in self._separated[place]:  # sorted
+            if taker < op or (taker == op and port < 0):
+                place = separated
+        return self._owner(place, op_place, port)
 
     def _separate_reused_memory(
         self, trace: StepTrace, rows: list[tuple[int, int, int]], graph: StepGraph
@@ -171,6 +174,8 @@ class RecordedOps:
             np.ndarray.tolist, (self.buffer_bytes, self.alloc_ns, self.free_ns)
         )
         separated = []
+        # By recorded buffer: (op, the buffer that the memory belongs to from this op on).
+        self._separated: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for op, port, place in rows:  # sorted by the ops' starts
             name, op_place = op_names[op], self.place.get(op)
             current = now.get(place, place)
@@ -188,6 +193,7 @@ class RecordedOps:
                     free_ns.append(free_ns[current])
                     free_ns[current] = int(self.end_ns[op_place])
                     current = now[place] = len(sizes) - 1
+                    self._separated[place].append((op, current))
             elif port >= 0 and taken.get(current, (-1, 0))[0] == op:
                 current = taken[current][1]  # the op reads the tensor whose memory it reuses
             separated.append((op, port, current))
@@ -347,35 +353,3 @@ def _main_group(ops: NDArray[np.void], ours: NDArray[np.bool_]) -> NDArray[np.bo
     last_start = [int(ops["start_ns"][group == g].max()) for g in full]
     chosen = full[int(np.argmax(last_start))]
     return np.asarray(ours & (group == chosen))
-
-
-class _Clock:
-    """Maps recorded times to the axis on which waits take no time."""
-
-    def __init__(self, ops: NDArray[np.void], names: tuple[str, ...]) -> None:
-        waiting = np.fromiter((name in WAITING_TYPES for name in names), bool, len(names))
-        working = ops[~waiting[ops["type"]]]
-        start_ns = working["start_ns"] + working["wait_ns"]
-        order = np.argsort(start_ns, kind="stable")
-        start_ns = start_ns[order]
-        busy_until = np.maximum.accumulate(working["end_ns"][order])
-        gap_ns = np.maximum(start_ns[1:] - busy_until[:-1], 0)
-        cut_ns = np.maximum(gap_ns - _MAX_GAP_NS, 0)
-        long = np.flatnonzero(cut_ns)
-        # The map is piecewise linear, and constant over the part of each gap that is removed.
-        after_ns = start_ns[1:][long]
-        cuts = np.ravel(np.stack([after_ns - cut_ns[long], after_ns], 1))
-        self._recorded = np.concatenate([[start_ns[0]], cuts])
-        removed = np.concatenate([[0], np.cumsum(cut_ns[long])])
-        removed_at = np.concatenate([[0], np.ravel(np.stack([removed[:-1], removed[1:]], 1))])
-        self._moved = self._recorded - removed_at - start_ns[0]
-
-    def __call__(self, recorded_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        recorded_ns = np.asarray(recorded_ns, dtype=np.int64)
-        place = np.searchsorted(self._recorded, recorded_ns, side="right") - 1
-        before = np.maximum(place, 0)
-        moved = self._moved[before] + (recorded_ns - self._recorded[before])
-        # Within a removed part, the time stays constant.
-        after = np.minimum(before + 1, len(self._recorded) - 1)
-        moved = np.where(after > before, np.minimum(moved, self._moved[after]), moved)
-        return np.maximum(np.where(place < 0, 0, moved), 0).astype(np.int64)

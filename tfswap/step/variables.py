@@ -151,7 +151,7 @@ def find_variables(step: RecordedOps, trace: StepTrace, graph: StepGraph) -> Var
     variables: defaultdict[tuple[str, int], Variable] = defaultdict(Variable)
     columns = [trace.values[column].tolist() for column in ("op", "port", "buffer")]
     for op, port, buffer in zip(*columns, strict=True):
-        place, held = step.place.get(op), step.buffer_place.get(buffer)
+        place, held = step.place.get(op), step.buffer_of(buffer, op, port)
         node = None if place is None else graph.nodes.get(step.names[place])
         if place is None or held is None or node is None:
             continue
@@ -160,11 +160,10 @@ def find_variables(step: RecordedOps, trace: StepTrace, graph: StepGraph) -> Var
         variable.known &= step.op_of_node.get(node.name) == place
         variable.written |= node.updates_variable
         seen_ns = step.start_ns[place] if port >= 0 else step.end_ns[place]
-        logical = int(step.same[held])
         is_new = port < 0 and node.updates_variable and held not in step.restored
-        if is_new and all(logical != known for _, known in variable.at):
-            variable.assigned[logical] = place
-        variable.at.append((int(seen_ns), logical))
+        if is_new and all(held != known for _, known in variable.at):
+            variable.assigned[held] = place
+        variable.at.append((int(seen_ns), held))
     return variables
 
 

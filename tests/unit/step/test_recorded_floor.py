@@ -52,3 +52,25 @@ def test_an_op_that_writes_into_a_swapped_in_copy_needs_its_memory_once():
         r.access(op, port, copy)
     floor = profile_step(r.trace(), graph, min_bytes=MIB).floor
     assert floor.streamed == OpFloor("b", "MatMul", 0, 0, 10 * MIB, 0, 100)
+
+
+def test_a_variable_that_gets_a_value_made_in_a_swapped_in_copy_is_counted_once():
+    graph = "v\t_Arg\t0\tr\t0\na\tMatMul\t0\tgpr\t1\nb\tMatMul\t0\tgpr\t1"
+    graph += "\nd\tMul\t0\tgpr\t1\ta:0\nupdate\tAssignVariableOp\t0\tru\t\tv:0\td:0"
+    r = Recording()
+    a = r.op("a", 0, 10)
+    out = r.op("tfswap/out/a_0", 10, 10, op_type="_CopyToHost")
+    b = r.op("b", 10, 40)
+    back = r.op("tfswap/in/a_0/0", 60, 70, op_type="_CopyFromHost")
+    d = r.op("d", 70, 90, op_type="Mul")
+    update = r.op("update", 90, 100, op_type="AssignVariableOp")
+    memory, other, copy = r.buffer(8, 1, 30), r.buffer(2, 11, 40), r.buffer(8, 60, -1)
+    old = r.buffer(8, -1, 99)
+    for op, port, buffer in ((a, -1, memory), (out, 0, memory), (b, -1, other)):
+        r.access(op, port, buffer)
+    for op, port in ((back, -1), (d, 0), (d, -1), (update, 1)):
+        r.access(op, port, copy)
+    r.value(update, 0, old)
+    r.value(update, -1, copy)
+    floor = profile_step(r.trace(), StepGraph.parse(graph), min_bytes=MIB).floor
+    assert floor.streamed == OpFloor("update", "AssignVariableOp", 8 * MIB, 8 * MIB, 0, 0, 100)

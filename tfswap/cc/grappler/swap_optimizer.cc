@@ -349,6 +349,11 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     if (!unchained.ok()) return unchained.status();
     unchained->AddRacesOf(ordering->index);
     ordering->chain = Chain(*unchained);
+    if (streams && !unchained->ManagesGpu()) {
+      const Edges reads = ReadsInTurn(*unchained, ordering->chain);
+      held_back = WithEdges(ordering->index, std::move(held_back), reads);
+      Append(reads, &ordering->delays);
+    }
     ordering->in_turn = WithEdges(ordering->index, std::move(held_back), ordering->chain);
     absl::StatusOr<GraphIndex> clock = GraphIndex::Build(ordering->in_turn, functions);
     if (!clock.ok()) return clock.status();

@@ -72,6 +72,8 @@ class GraphIndex {
   int NearTriggerBefore(int n, int above) const;
 
   int context(int n) const { return contexts_.context(n); }
+  // All Enter nodes of the loop that the Enter node `n` leads into; empty for other nodes.
+  const std::vector<int>& EntriesBeside(int n) const { return loops_.EntriesBeside(n); }
   bool SameFrame(int a, int b) const { return loops_.frame(a) == loops_.frame(b); }
   // Return whether `a` runs whenever `b` does.
   bool AliveWith(int a, int b) const { return SameFrame(a, b) && contexts_.GuardsAreSubset(a, b); }

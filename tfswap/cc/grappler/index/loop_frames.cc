@@ -32,10 +32,12 @@ absl::StatusOr<LoopFrames> LoopFrames::Find(const GraphIndex& index) {
   }
   // An Enter is outside of its loop, its readers are inside.
   frames.entries_.resize(ids.size());
+  frames.leads_into_.assign(index.size(), -1);
   for (int n = 0; n < index.size(); ++n) {
     if (index.node(n).op() != "Enter" && index.node(n).op() != "RefEnter") continue;
     if (index.consumers(n).empty()) continue;
-    frames.entries_[frames.frame_[index.consumers(n)[0].node]].push_back(n);
+    frames.leads_into_[n] = frames.frame_[index.consumers(n)[0].node];
+    frames.entries_[frames.leads_into_[n]].push_back(n);
   }
   return frames;
 }

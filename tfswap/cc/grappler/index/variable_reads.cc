@@ -146,4 +146,29 @@ Edges LateReads(const GraphIndex& index) {
   return edges;
 }
 
+Edges ReadsInTurn(const GraphIndex& index, const Edges& chain) {
+  // By node, its place in the chain. The first ops have place 0: nothing comes before them.
+  std::vector<int> place(index.size(), -1);
+  for (const auto& [before, after] : chain) place[index.Find(before)] = 0;
+  for (size_t i = 0; i < chain.size(); ++i) place[index.Find(chain[i].second)] = i + 1;
+  // By node, the first place of an op that waits for it.
+  const int never = static_cast<int>(chain.size()) + 1;
+  std::vector<int> first(index.size(), never);
+  for (auto n = index.order().rbegin(); n != index.order().rend(); ++n) {
+    const int own = place[*n] >= 0 ? place[*n] : first[*n];
+    for (const TensorId& input : index.inputs(*n)) {
+      first[input.node] = std::min(first[input.node], own);
+    }
+    for (int input : index.control_inputs(*n)) first[input] = std::min(first[input], own);
+  }
+  Edges edges;
+  for (int n = 0; n < index.size(); ++n) {
+    if (!IsRead(index, n) || first[n] == 0 || first[n] == never || !index.MayWait(n)) continue;
+    const std::string& before = chain[first[n] - 1].first;
+    if (!index.AliveWith(index.Find(before), n)) continue;
+    edges.emplace_back(before, index.node(n).name());
+  }
+  return edges;
+}
+
 }  // namespace tfswap

@@ -22,6 +22,10 @@ tensorflow::GraphDef WithBackwardWeights(const GraphIndex& index,
 // Return order edges that delay variable reads until they are needed.
 Edges LateReads(const GraphIndex& index);
 
+// Return order edges that delay each variable read to right before the first op of the chain that
+// waits for it, directly or through ops outside of the chain.
+Edges ReadsInTurn(const GraphIndex& index, const Edges& chain);
+
 }  // namespace tfswap
 
 #endif  // TFSWAP_CC_GRAPPLER_INDEX_VARIABLE_READS_H_

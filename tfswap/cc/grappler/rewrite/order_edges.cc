@@ -175,13 +175,15 @@ namespace {
 
 // Return, by op, the position before which it runs. An op that waits for no milestone (it draws the
 // numbers of a dropout, say) runs just before the first op that waits for it: its outputs would
-// take memory for most of the step.
+// take memory for most of the step. A loop waits for all that it needs: the zeros in which it sums
+// up a gradient are made when it begins.
 std::vector<int> LatePositions(const GraphIndex& index) {
   constexpr int kNever = std::numeric_limits<int>::max();
   std::vector<int> first(index.size(), kNever), late(index.size());
   for (auto n = index.order().rbegin(); n != index.order().rend(); ++n) {
     const bool is_early = index.depth(*n) == 0 && first[*n] < kNever;
     late[*n] = is_early ? first[*n] : index.position(*n);
+    for (int entry : index.EntriesBeside(*n)) late[*n] = std::max(late[*n], index.position(entry));
     for (const TensorId& input : index.inputs(*n)) {
       first[input.node] = std::min(first[input.node], late[*n]);
     }
