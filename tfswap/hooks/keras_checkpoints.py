@@ -22,7 +22,7 @@ import numpy as np
 
 from tfswap.ops import library
 
-_MIN_BYTES = 64 << 10  # smaller variables do not leave (StreamedVariables::kMinBytes)
+_MIN_BYTES = 16 << 10  # smaller variables do not leave (StreamedVariables::kMinBytes)
 
 Replacement = tuple[Any, str, Callable[..., Any]]
 """An object, the name of its function, and a function that is called with the original first."""

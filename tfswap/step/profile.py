@@ -83,7 +83,7 @@ def profile_step(
     values = {buffer for variable in variables.values() for buffer in variable.buffers()}
     absences = _absences(step, graph, min_bytes, values)
     elements = list_elements(step, trace)
-    floor = recorded_floor(step, variables, absences, elements)
+    floor = recorded_floor(step, variables, absences, elements, min_bytes)
     of_variables: list[Absence] = []
     if variables_leave:
         of_variables = variable_absences(step, graph, variables, min_bytes)  # merges buffers

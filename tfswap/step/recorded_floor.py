@@ -16,7 +16,8 @@ def recorded_floor(
     step: RecordedOps,
     variables: Variables,
     absences: Iterable[Absence],
-    elements: Iterable[ListElement] = (),
+    elements: Iterable[ListElement],
+    min_bytes: int,
 ) -> StepFloor:
     """Return the floors of a recorded step.
 
@@ -25,7 +26,9 @@ def recorded_floor(
         variables: Its variables.
         absences: The absences of its other tensors.
         elements: The elements of its loops' lists.
+        min_bytes: Smaller variables stay.
     """
+    resident_bytes = step.resident_bytes
     leaves: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for absence in absences:
         gone_ns, back_ns = step.end_ns[absence.after_op], step.start_ns[absence.before_op]
@@ -46,7 +49,11 @@ def recorded_floor(
         for buffer in own:
             assigner = assigned.get(buffer, -1)
             users |= {user for user in step.users[buffer] if user > assigner}
-        used.append(UsedVariable(int(step.buffer_bytes[list(own)].max()), users))
+        size = int(step.buffer_bytes[list(own)].max())
+        if size < min_bytes:
+            resident_bytes += size
+        else:
+            used.append(UsedVariable(size, users))
     buffers = []
     for buffer, size in enumerate(step.buffer_bytes.tolist()):
         if not size or buffer in values or (buffer in step.temporary and not leaves[buffer]):
@@ -74,4 +81,4 @@ def recorded_floor(
             )
         )
     times = OpTimes(step.names, step.types, step.start_ns, step.end_ns)
-    return step_floor(times, buffers, used, step.temporary_bytes(), step.resident_bytes)
+    return step_floor(times, buffers, used, step.temporary_bytes(), resident_bytes)

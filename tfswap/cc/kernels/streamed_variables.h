@@ -42,7 +42,7 @@ class StreamedVariables : public KernelGuard {
   using VarPtr = tensorflow::core::RefCountPtr<tensorflow::Var>;
 
   // Smaller variables are not swapped.
-  static constexpr int64_t kMinBytes = 64 << 10;
+  static constexpr int64_t kMinBytes = 16 << 10;
 
   // For the device of `allocator`; copies values with `engine`.
   StreamedVariables(DeviceAllocator* allocator, CopyEngine* engine);
