@@ -226,9 +226,19 @@ def test_allocations_that_outlive_their_step_avoid_planned_addresses() -> None:
             chain.free(block)
 
 
+def test_a_small_block_without_a_place_keeps_no_chunk_of_the_slab() -> None:
+    with slab_chain() as chain:
+        small = chain.allocate(8192)
+        assert chain.stats()["slab_bytes"] == 0
+        large = chain.allocate(98_304)
+        assert chain.stats()["slab_bytes"] == 2 * 65_536
+        chain.free(small)
+        chain.free(large)
+
+
 def test_misses_are_counted_by_cause() -> None:
     with slab_chain(budget=MIB) as chain:
-        outside = [chain.allocate(8192), chain.allocate(8192, op=(GRAPH, "unknown", 0))]
+        outside = [chain.allocate(98_304), chain.allocate(98_304, op=(GRAPH, "unknown", 0))]
         wrong = chain.allocate(16_384, op=(GRAPH, "other", 0))
         no_room = chain.allocate(MIB, op=(GRAPH, OP, 0), retry=False)
         assert no_room == 0

@@ -51,6 +51,11 @@ void* SlabAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
     const auto bytes = static_cast<int64_t>(num_bytes);
     const Slot* slot = NextSlot(bytes);
     const bool lasts = slot != nullptr && slot->offset == kOutside;
+    // A small block would keep a chunk from being returned of which it needs a part.
+    const bool is_small = !on_gpu_ && bytes < Slab::kChunkBytes;
+    if (is_small && (slot == nullptr || lasts)) {
+      return next()->AllocateRaw(alignment, num_bytes, attributes);
+    }
     const Slot* wanted = nullptr;
     if (!lasts) {
       const Slab::Claimed claimed = Take(slot, alignment, bytes);
