@@ -148,7 +148,7 @@ class RecordedOps:
         place, op_place = self.buffer_place.get(recorded), self.place.get(op)
         if place is None or op_place is None:
             return None
-        for taker, separated in self._separated[place]:  # sorted
+        for taker, separated in self._separated.get(place, ()):  # sorted
             if taker < op or (taker == op and port < 0):
                 place = separated
         return self._owner(place, op_place, port)

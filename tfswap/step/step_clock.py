@@ -1,7 +1,7 @@
 """The time axis of a recorded step, without waits::
 
-recorded   --A--  ..waits for memory..  --B--  -copy-  --C--
-here       --A----B----C--
+    recorded   --A--  ..waits for memory..  --B--  -copy-  --C--
+    here       --A----B----C--
 """
 
 from __future__ import annotations
