@@ -1,7 +1,11 @@
-"""The time axis of a recorded step, without waits::
+"""The time axis of a recorded step, without waits.
+
+::
 
     recorded   --A--  ..waits for memory..  --B--  -copy-  --C--
     here       --A----B----C--
+
+Ops wait for memory, for copies, and for what comes from outside of the step.
 """
 
 from __future__ import annotations
