@@ -148,8 +148,8 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         "reach",
         "What can move",
         "In half of the unswapped peak, beside the unswapped training of the same run: batches of "
-        "8 images of 96 pixels, or of 96 time steps. Immovable: the part of the bytes at the peak "
-        "that no plan can move; of recurrent models it counts what leaves on demand.",
+        "8 images of 96 pixels, or of sequences of 96 steps (recurrent models: 200). Immovable: "
+        "the part of the bytes at the peak that no plan can move.",
         full=("",),
         quick=("--models MobileNetV3Small --steps 3",),
         limit_s=14400,
@@ -160,6 +160,27 @@ BENCHMARKS: tuple[Benchmark, ...] = (
                 "trains_at_half | step, of unswapped: step_ratio x | "
                 "losses, bit for bit: loss_bit_equal | said: error",
                 having="model",
+            ),
+        ),
+    ),
+    Benchmark(
+        "least",
+        "Least budgets",
+        "Trainings in the least budgets that messages of a training in half of the peak name: the "
+        "least that a plan can keep, and the floor, below which no swaps help.",
+        full=(
+            "--runs 100",
+            "--least floor --runs 4 --steps 6 --parts 1.02 --image 96 --models "
+            "ResNet50,VGG16,InceptionV3,DenseNet121,U-Net,MobileNetV2,Transformer,ViT,EfficientNetV2B0",
+        ),
+        quick=("--models MobileNetV3Small --parts 1.02 --runs 2 --steps 4",),
+        limit_s=14400,
+        tables=(
+            table(
+                "model: model | least: least | bytes: least_bytes MiB | of it: part x | "
+                "steps: steps | runs: runs | failed late: failed_late fact | "
+                "over budget: over_budget fact | losses, bit for bit: loss_bit_equal | said: said",
+                having="model least",
             ),
         ),
     ),

@@ -41,6 +41,7 @@ _APPLICATIONS = (
     "VGG16,VGG19,Xception"
 )
 MODELS = (*_APPLICATIONS.split(","), "Transformer", "U-Net", *RECURRENT, *EXAMPLES, *HUB_MODELS)
+_IMAGE, _STEPS_OF_RECURRENT = 96, 200
 RESIDENT = "(resident)"
 _MOST_S = 900.0
 _REPEATS = 4
@@ -161,7 +162,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--batch", type=int, default=8, help="examples in a batch (8)")
     parser.add_argument(
-        "--image", type=int, default=96, help="pixels of a side; steps of a sequence (96)"
+        "--image",
+        type=int,
+        help="pixels of a side; steps of a sequence (96; of recurrent models 200)",
     )
     parser.add_argument("--part", type=float, default=0.5, help="budget, of the peak (0.5)")
     parser.add_argument("--steps", type=int, default=6, help="timed steps (6)")
@@ -176,7 +179,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Trainer("benchmarks.reach", most_s=_MOST_S) as trainer:
         for model in options.models:
             print(f"{model} ...", file=sys.stderr, flush=True)
-            case = Case(model, options.batch, options.image, options.steps)
+            image = options.image or (_STEPS_OF_RECURRENT if model in RECURRENT else _IMAGE)
+            case = Case(model, options.batch, image, options.steps)
             print(json.dumps(reach(trainer, case, options.part)), flush=True)
     return 0
 
