@@ -55,7 +55,7 @@ def test_a_resnet50_keeps_its_budget_and_its_peak_is_predicted(tmp_path: Path) -
 @pytest.mark.parametrize("model", TABLED)
 def test_training_works_in_the_least_budgets_that_messages_name(model: str, tmp_path: Path) -> None:
     (benchmark,) = named(["least"])
-    arguments = f"--models {model} --image 96 --parts 1.02 --runs 2 --steps 5"
+    arguments = f"--models {model} --image 96 --parts 1.03 --runs 2 --steps 5"
     found = measure(replace(benchmark, quick=(arguments,), quick_limit_s=_LIMIT_S), True, tmp_path)
     assert [run.problem for run in found.runs if run.problem] == []
     assert {line["least"] for line in found.lines} == {"planned", "floor"}
