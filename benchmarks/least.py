@@ -108,7 +108,10 @@ def lines(trainer: Trainer, case: Case, kinds: Sequence[str], parts: Sequence[fl
         return
     for kind in kinds:
         least_bytes = half[f"{kind}_bytes"]
-        for part in parts if least_bytes else ():
+        if least_bytes is None:
+            yield {**begin, "error": f"there was no profile after {case.steps} steps"}
+            return
+        for part in parts:
             budget_bytes = int(part * least_bytes)
             line = {**begin, "least": kind, "least_bytes": least_bytes, "part": part}
             line |= {"budget_bytes": budget_bytes, "runs": case.runs}
