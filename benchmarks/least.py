@@ -17,7 +17,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,7 +95,9 @@ def train(case: Case) -> dict[str, Any]:
     }
 
 
-def lines(trainer: Trainer, case: Case, kinds: Sequence[str], parts: Sequence[float]) -> Any:
+def lines(
+    trainer: Trainer, case: Case, kinds: Sequence[str], parts: Sequence[float]
+) -> Iterator[dict[str, Any]]:
     """Yield the lines of a model."""
     begin = {"model": case.model, "batch": case.batch, "image": case.image, "steps": case.steps}
     unswapped = trainer.train(replace(case, runs=1))

@@ -97,14 +97,14 @@ class RecordedOps:
         ]
         rows = self._separate_reused_memory(trace, rows, graph)
         self.users = [[] for _ in self.buffer_bytes]
-        self.same, taken = self._buffers_that_came_back(trace, rows, graph)
-        same = self.same
-        self.reused = taken  # by buffer: the op that made it in the memory of a swapped-in copy
-        for place, origin in enumerate(same.tolist()):
-            if place in taken:
+        # By buffer, what it is a copy of, and the op that made it in a swapped-in copy's memory.
+        self._same, self.reused = self._buffers_that_came_back(trace, rows, graph)
+        for place, origin in enumerate(self._same.tolist()):
+            if place in self.reused:
+                taker = self.reused[place]
                 # Without the swap, the op could not have reused the memory of a live tensor.
-                self.free_ns[origin] = max(self.free_ns[origin], self.end_ns[taken[place]])
-                self.alloc_ns[place] = self.start_ns[taken[place]]
+                self.free_ns[origin] = max(self.free_ns[origin], self.end_ns[taker])
+                self.alloc_ns[place] = self.start_ns[taker]
             elif origin != place:
                 self.free_ns[origin] = max(self.free_ns[origin], self.free_ns[place])
                 self.buffer_bytes[place] = 0
@@ -135,7 +135,7 @@ class RecordedOps:
             later = op_place != taker and self.start_ns[op_place] >= self.start_ns[taker]
             if later or (op_place == taker and port < 0):
                 return place
-        return int(self.same[place])
+        return int(self._same[place])
 
     def buffer_of(self, recorded: int, op: int, port: int) -> int | None:
         """Return the buffer that an op's access belongs to; None if it is not of this step.
