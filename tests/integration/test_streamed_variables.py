@@ -288,7 +288,8 @@ def test_a_plan_moves_variables_across_the_steps_end(tmp_path):
         if away:
             break
     assert away
-    away_bytes = sum(each.size_bytes for each in away)
+    # A value that leaves again before it is written needs no second copy.
+    away_bytes = sum({each.tensor: each.size_bytes for each in away}.values())
     for _ in range(3):  # on a busy machine a value may still be read when it should leave: it stays
         with_plan = tfswap.AutoSwap(budget=budget, stream_weights=True, plan=plan, verbose=0)
         again, _ = trained_perceptron(tmp_path / "again.keras", with_plan)
