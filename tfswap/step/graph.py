@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 
 _FLAGS = {
     "g": "gateable",
@@ -32,7 +35,7 @@ class Node:
         rewirable: Its inputs may be replaced by swapped-in tensors.
         orderable: It may be ordered after any other node.
         racing: It must not be delayed, because the order of completion decides how a sum is
-            rounded.
+            rounded, and no order edges fix it.
         updates_variable: It assigns a new value to a variable.
         backward: It is a gradient, or computed from one.
         repeatable: It is deterministic and has no side effects.
@@ -70,6 +73,7 @@ class StepGraph:
             controls.
         delays: (before, after): delay early work on variables.
         keep_ups: (before, after): run updates of variables in time.
+        sums: (before, after): let the additions of sums wait for each other.
         chain: (before, after): run one op after the other.
         readers: By tensor, the nodes that read it.
         twins: Pairs of nodes, in both directions, that oneDNN may fuse into one op: nothing may be
@@ -80,18 +84,26 @@ class StepGraph:
     broadcasts: tuple[tuple[str, str], ...] = ()
     delays: tuple[tuple[str, str], ...] = ()
     keep_ups: tuple[tuple[str, str], ...] = ()
+    sums: tuple[tuple[str, str], ...] = ()
     chain: tuple[tuple[str, str], ...] = ()
     readers: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     twins: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def parse(text: str) -> StepGraph:
-        """Parse a description."""
+    def parse(text: str, order: Iterable[tuple[str, str]] = ()) -> StepGraph:
+        """Parse a description.
+
+        Args:
+            text: The description.
+            order: Order edges (before, after), such as `recorded_sums`. If they let the additions
+                of each sum wait for each other, nothing races.
+        """
         nodes: dict[str, Node] = {}
         edges: dict[str, list[tuple[str, str]]] = {
             "#broadcast": [],
             "#delay": [],
             "#keepup": [],
+            "#sum": [],
             "#chain": [],
             "#twin": [],
         }
@@ -115,11 +127,13 @@ class StepGraph:
             )
             for tensor in data:
                 readers.setdefault(tensor, []).append(name)
+        edges["#sum"] += _sums_in_order(nodes, order)
         return StepGraph(
-            nodes,
+            {name: _settled(node, in_order=bool(edges["#sum"])) for name, node in nodes.items()},
             tuple(edges["#broadcast"]),
             tuple(edges["#delay"]),
             tuple(edges["#keepup"]),
+            tuple(edges["#sum"]),
             tuple(edges["#chain"]),
             {tensor: tuple(dict.fromkeys(names)) for tensor, names in readers.items()},
             dict(edges["#twin"]),
@@ -141,6 +155,7 @@ class StepGraph:
             "#broadcast": self.broadcasts,
             "#delay": self.delays,
             "#keepup": self.keep_ups,
+            "#sum": self.sums,
             "#chain": self.chain,
             "#twin": self.twins.items(),
         }
@@ -155,7 +170,7 @@ class StepGraph:
     @property
     def order(self) -> tuple[tuple[str, str], ...]:
         """The order edges to add to a rewritten graph."""
-        return (*self.delays, *self.keep_ups, *self.chain)
+        return (*self.delays, *self.keep_ups, *self.sums, *self.chain)
 
     def root(self, node: str, port: int) -> tuple[str, int]:
         """Return the tensor that a tensor is an alias of, or the tensor itself."""
@@ -176,6 +191,44 @@ class StepGraph:
                     reached.append((reader, 0))
                 else:
                     yield reader
+
+
+def racing_sums(nodes: Mapping[str, Node]) -> Iterable[list[str]]:
+    """Return the additions of each sum that is rounded in their order of arrival."""
+    sums: defaultdict[tuple[str, int], list[str]] = defaultdict(list)  # by accumulator
+    for name, node in nodes.items():
+        if node.racing and node.op == "AssignAdd":
+            sums[node.inputs[0]].append(name)
+    return sums.values()
+
+
+def _sums_in_order(
+    nodes: Mapping[str, Node], order: Iterable[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Return the edges of the order that put the additions of all sums in order, or none."""
+    edges = set(order)
+    found: list[tuple[str, str]] = []
+    for additions in map(set, racing_sums(nodes)):
+        sorter = TopologicalSorter(dict.fromkeys(additions, ()))
+        for before, after in edges:
+            if before in additions and after in additions:
+                sorter.add(after, before)
+        try:
+            pairs = list(pairwise(sorter.static_order()))
+        except CycleError:
+            return []
+        if not edges.issuperset(pairs):
+            return []
+        found += pairs
+    return found
+
+
+def _settled(node: Node, *, in_order: bool) -> Node:
+    if not node.racing:
+        return node
+    if in_order:
+        return replace(node, racing=False)
+    return replace(node, gateable=False, producer=False, orderable=False, repeatable=False)
 
 
 def _tensor(text: str) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tfswap.plan.node_names import RESTORED_VARIABLE, SWAP_IN_PREFIX, SWAP_OUT_PREFIX
 from tfswap.step.dataflow import Dataflow
-from tfswap.step.graph import StepGraph
+from tfswap.step.graph import StepGraph, racing_sums
 from tfswap.step.step_clock import StepClock
 from tfswap.step.timeline import OUTLIVES_STEP_NS, Absence, Timeline
 from tfswap.step.trace import StepTrace
@@ -339,6 +339,31 @@ def select_step(trace: StepTrace, graph: StepGraph) -> tuple[NDArray[np.bool_], 
         & (ops["end_ns"] <= ops["end_ns"][group].max())
     )
     return group, np.asarray(inside)
+
+
+def recorded_sums(trace: StepTrace, graph: StepGraph) -> tuple[tuple[str, str], ...]:
+    """Return edges (before, after) that keep the recorded order of the additions that race.
+
+    Args:
+        trace: The recording.
+        graph: The graph as the pass describes it.
+
+    Returns:
+        The edges; () if an addition was not recorded.
+
+    Raises:
+        ValueError: The recording has no ops of this graph.
+    """
+    sums = list(racing_sums(graph.nodes))
+    if not sums:
+        return ()
+    ops = trace.ops[select_step(trace, graph)[0]]
+    # Additions lock the accumulator, so that they end in their order.
+    ended_ns = {trace.names[op["name"]]: int(op["end_ns"]) for op in ops}
+    if not all(name in ended_ns for additions in sums for name in additions):
+        return ()
+    in_order = [sorted(additions, key=ended_ns.__getitem__) for additions in sums]
+    return tuple(edge for additions in in_order for edge in itertools.pairwise(additions))
 
 
 def _main_group(ops: NDArray[np.void], ours: NDArray[np.bool_]) -> NDArray[np.bool_]:

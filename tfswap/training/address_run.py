@@ -211,7 +211,8 @@ class AddressRun:
     def _laid_out(
         self, fingerprint: str, function: FunctionPlan | None, traces: list[StepTrace]
     ) -> FunctionPlan | None:
-        graph = StepGraph.parse(self._library.describe_under_plan(fingerprint, self._label))
+        description = self._library.describe_under_plan(fingerprint, self._label)
+        graph = StepGraph.parse(description, () if function is None else function.order)
         if function is None:  # it keeps its on-demand swaps
             function = FunctionPlan(fingerprint, order=graph.order, reserve=True)
         layout = plan_layout(traces, graph, function, seconds=_LAYOUT_TIME_S)

@@ -27,6 +27,7 @@ from tfswap.report.step_story import StepStory
 from tfswap.step.graph import StepGraph
 from tfswap.step.output_sizes import alike, recorded_output_bytes
 from tfswap.step.profile import Profile, profile_step
+from tfswap.step.recorded_ops import recorded_sums
 from tfswap.step.trace import StepTrace
 from tfswap.traces.timeline_file import save_profile
 from tfswap.training.context import TrainingContext
@@ -96,7 +97,10 @@ class StepPlanner:
         description = self._library.describe(fingerprint)
         if not description:
             raise Forgotten
-        self._graph = StepGraph.parse(description)
+        graph = StepGraph.parse(description)
+        if sums := recorded_sums(trace, graph):
+            graph = StepGraph.parse(description, sums)
+        self._graph = graph
         self.fingerprint = fingerprint
         self._plannings.clear()
         leave = self._devices.weights_may_leave

@@ -315,7 +315,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
 
   // A graph with the order edges that lower its peak without any copies.
   struct Ordering {
-    GraphDef graph;  // includes the late broadcasts
+    GraphDef graph;  // includes the late broadcasts and the order of sums
     GraphIndex index;
     Edges late_broadcasts, delays, keep_ups, chain;
     GraphDef in_turn;  // with the delays, keep-ups and the chain, too
@@ -324,10 +324,11 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
 
   absl::StatusOr<std::unique_ptr<Ordering>> Ordered(
       const GraphDef& graph, const GraphIndex& index,
-      const tensorflow::FunctionLibraryDefinition& functions) const {
+      const tensorflow::FunctionLibraryDefinition& functions, const Edges& sums = {}) const {
     auto ordering = std::make_unique<Ordering>();  // the index points into the graph
     ordering->late_broadcasts = LateBroadcasts(index);
     ordering->graph = WithEdges(index, graph, ordering->late_broadcasts);
+    ordering->graph = WithEdges(index, std::move(ordering->graph), sums);
     absl::StatusOr<GraphIndex> ordered = GraphIndex::Build(ordering->graph, functions);
     if (!ordered.ok()) return ordered.status();
     ordering->index = *std::move(ordered);
@@ -444,14 +445,16 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     if (entry.recomputes.empty()) return Execute(&entry, given, record, &record->description);
     const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
                                                           given.library());
+    const absl::StatusOr<GraphIndex> index = GraphIndex::Build(given, functions);
+    if (!index.ok()) return index.status();
     if (plan_.describe) {
-      const absl::StatusOr<GraphIndex> index = GraphIndex::Build(given, functions);
-      if (!index.ok()) return index.status();
       const absl::StatusOr<std::unique_ptr<Ordering>> ordering = Ordered(given, *index, functions);
       if (!ordering.ok()) return ordering.status();
       record->description = Described(**ordering);
     }
-    const absl::StatusOr<GraphDef> recomputing = WithRecomputes(given, functions, entry.recomputes);
+    const GraphDef in_order = WithEdges(*index, given, OfSums(*index, entry.order));
+    const absl::StatusOr<GraphDef> recomputing =
+        WithRecomputes(in_order, functions, entry.recomputes);
     if (!recomputing.ok()) return recomputing.status();
     return Execute(&entry, *recomputing, record, &record->planned_description);
   }
@@ -464,13 +467,16 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
                                                           graph.library());
     absl::StatusOr<GraphIndex> as_given = GraphIndex::Build(graph, functions);
     if (!as_given.ok()) return as_given.status();
-    const absl::StatusOr<std::unique_ptr<Ordering>> made = Ordered(graph, *as_given, functions);
-    if (!made.ok()) return made.status();
-    const Ordering* ordering = made->get();
+    absl::StatusOr<std::unique_ptr<Ordering>> ordered = Ordered(graph, *as_given, functions);
+    if (!ordered.ok()) return ordered.status();
     if (plan_.describe) {
-      record->trains = record->trains || HasGradients(ordering->index);
-      *description = Described(*ordering);
+      record->trains = record->trains || HasGradients((*ordered)->index);
+      *description = Described(**ordered);
     }
+    const Edges sums = entry == nullptr ? Edges() : OfSums(*as_given, entry->order);
+    if (!sums.empty()) ordered = Ordered(graph, *as_given, functions, sums);
+    if (!ordered.ok()) return ordered.status();
+    const Ordering* ordering = ordered->get();
     const int64_t min_bytes = MinBytes(record->sections);
     if (entry != nullptr) {
       const bool changes = !entry->swaps.empty() || !entry->recomputes.empty();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "grappler/index/graph_index.h"
 
@@ -47,18 +48,38 @@ void MarkRace(const GraphIndex& index, const std::vector<int>& addends,
   }
 }
 
+// Return whether the additions wait for each other, each for those before it.
+bool InOrder(const GraphIndex& index, const std::vector<int>& additions) {
+  std::vector<int> sorted = additions;
+  std::sort(sorted.begin(), sorted.end(),
+            [&](int a, int b) { return index.position(a) < index.position(b); });
+  for (size_t k = 1; k < sorted.size(); ++k) {
+    const std::vector<int>& before = index.control_inputs(sorted[k]);
+    if (std::find(before.begin(), before.end(), sorted[k - 1]) == before.end()) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-std::vector<bool> AccumulationRaces(const GraphIndex& index) {
+std::vector<std::vector<int>> Accumulations(const GraphIndex& index) {
   std::map<int, std::vector<int>> sums;  // by accumulator
   for (int n = 0; n < index.size(); ++n) {
     if (index.node(n).op() == "AssignAdd" && index.inputs(n).size() == 2) {
       sums[index.inputs(n)[0].node].push_back(n);
     }
   }
+  std::vector<std::vector<int>> found;
+  for (auto& [accumulator, additions] : sums) {
+    if (additions.size() >= kMinAddends) found.push_back(std::move(additions));
+  }
+  return found;
+}
+
+std::vector<bool> AccumulationRaces(const GraphIndex& index) {
   std::vector<bool> racing(index.size(), false);
-  for (const auto& [accumulator, additions] : sums) {
-    if (additions.size() < kMinAddends) continue;
+  for (const std::vector<int>& additions : Accumulations(index)) {
+    if (InOrder(index, additions)) continue;
     std::vector<int> addends;
     for (int n : additions) {
       racing[n] = true;

@@ -6,15 +6,16 @@
 namespace tfswap {
 
 std::string Describe(const GraphIndex& index) {
+  const GraphIndex settled = index.WithoutRaces();
   std::string text;
   for (int n = 0; n < index.size(); ++n) {
     const tensorflow::NodeDef& node = index.node(n);
     absl::StrAppend(&text, node.name(), "\t", node.op(), "\t", index.context(n), "\t",
-                    index.IsGateable(n) ? "g" : "", index.IsAlias(n) ? "a" : "",
-                    index.IsSwappableProducer(n) ? "p" : "", index.IsRewirable(n) ? "r" : "",
-                    index.IsRacing(n) ? "s" : "", index.IsOrderable(n) ? "o" : "",
+                    settled.IsGateable(n) ? "g" : "", index.IsAlias(n) ? "a" : "",
+                    settled.IsSwappableProducer(n) ? "p" : "", index.IsRewirable(n) ? "r" : "",
+                    index.IsRacing(n) ? "s" : "", settled.IsOrderable(n) ? "o" : "",
                     index.IsUpdate(n) ? "u" : "", index.IsBackward(n) ? "b" : "",
-                    index.IsRepeatable(n) ? "d" : "", "\t");
+                    settled.IsRepeatable(n) ? "d" : "", "\t");
     for (int port = 0; port < index.outputs(n); ++port) {
       const bool plain = tensorflow::DataTypeCanUseMemcpy(index.OutputType({n, port}));
       text += !plain || !index.InDeviceMemory({n, port}) ? '0'

@@ -46,9 +46,10 @@ absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
   index.contexts_ = AliveContexts(index, index.loops_, *order);
   index.FindDevices();
   index.FindFusions();
-  index.racing_ = AccumulationRaces(index);
+  index.racing_.assign(index.size(), false);
   index.FindRepeatable(functions);
   index.FindOpsInTurn(functions);
+  index.racing_ = AccumulationRaces(index);
   index.parts_ = FindForwardBackward(index);
   return index;
 }
@@ -322,7 +323,7 @@ void GraphIndex::FindRepeatable(const FunctionLibraryDefinition& functions) {
   repeatable_.assign(size(), false);
   for (int n = 0; n < size(); ++n) {
     const tensorflow::OpDef* op_def = nullptr;
-    repeatable_[n] = IsManaged(n) && !IsRacing(n) && !MayFuse(n) && !HasWorkspace(n) &&
+    repeatable_[n] = IsManaged(n) && !MayFuse(n) && !HasWorkspace(n) &&
                      ExternallyOwned().count(node(n).op()) == 0 && IsRewirable(n) &&
                      functions.LookUpOpDef(node(n).op(), &op_def).ok() && !op_def->is_stateful() &&
                      !functions.Contains(node(n).op()) && !inputs_[n].empty();
@@ -354,6 +355,12 @@ DataType GraphIndex::OutputType(TensorId tensor) const {
   const auto& types = types_[tensor.node];
   const bool is_there = tensor.port >= 0 && tensor.port < static_cast<int>(types.size());
   return is_there ? types[tensor.port] : tensorflow::DT_INVALID;
+}
+
+GraphIndex GraphIndex::WithoutRaces() const {
+  GraphIndex settled = *this;
+  settled.racing_.assign(size(), false);
+  return settled;
 }
 
 void GraphIndex::AddRacesOf(const GraphIndex& other) {

@@ -113,6 +113,8 @@ class GraphIndex {
   // Let the nodes race that do in `other`, the same graph without some control edges: an edge may
   // put another op behind all addends of a sum.
   void AddRacesOf(const GraphIndex& other);
+  // Return the index of the same graph as if all additions waited for each other in some order.
+  GraphIndex WithoutRaces() const;
   // The op that oneDNN's layout pass fuses with this one as long as both read the same tensor: the
   // gradients of a convolution's weights and bias. -1 if there is none. The fused op rounds
   // differently, so no swap may come between the two.
@@ -142,7 +144,7 @@ class GraphIndex {
   // step, if the op races, or if it has a workspace.
   bool IsSwappableProducer(int n) const;
   // Return whether running the op again gives the same result and has no side effect.
-  bool IsRepeatable(int n) const { return repeatable_[n]; }
+  bool IsRepeatable(int n) const { return repeatable_[n] && !IsRacing(n); }
   // Return whether a swapped-in tensor may replace an input of this op.
   bool IsRewirable(int n) const;
 

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
+#include "grappler/index/accumulation_races.h"
 #include "tensorflow/core/graph/tensor_id.h"
 
 namespace tfswap {
@@ -213,6 +214,23 @@ Edges Chain(const GraphIndex& index) {
     before->second = n;
   }
   return edges;
+}
+
+Edges OfSums(const GraphIndex& index, const Edges& edges) {
+  std::unordered_map<int, size_t> sum_of;  // by addition
+  const std::vector<std::vector<int>> sums = Accumulations(index);
+  for (size_t sum = 0; sum < sums.size(); ++sum) {
+    for (int n : sums[sum]) sum_of.emplace(n, sum);
+  }
+  Edges found;
+  for (const auto& [before, after] : edges) {
+    const auto from = sum_of.find(index.Find(before)), to = sum_of.find(index.Find(after));
+    if (from == sum_of.end() || to == sum_of.end() || from->second != to->second) continue;
+    const std::vector<int>& known = index.control_inputs(to->first);
+    if (std::find(known.begin(), known.end(), from->first) != known.end()) continue;
+    found.emplace_back(before, after);
+  }
+  return found;
 }
 
 Edges EdgesThroughSwaps(const GraphIndex& index, const tensorflow::GraphDef& rewritten) {

@@ -36,6 +36,10 @@ Edges LateBroadcasts(const GraphIndex& index);
 // has all other order edges.
 Edges Chain(const GraphIndex& index);
 
+// Return those of the edges that let the additions of a sum wait for each other
+// (index/accumulation_races.h) and that the graph does not have yet.
+Edges OfSums(const GraphIndex& index, const Edges& edges);
+
 // Return the edges that a rewritten graph has between the index's nodes, directly or through nodes
 // that are not in the index (copies), besides its own.
 Edges EdgesThroughSwaps(const GraphIndex& index, const tensorflow::GraphDef& rewritten);
