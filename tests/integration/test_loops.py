@@ -179,6 +179,21 @@ def test_a_step_whose_elements_left_does_not_fit():
         assert swapped.losses == unswapped.losses
 
 
+def test_small_elements_leave():
+    """Elements have 2 KiB. A recording does not list them, and yet the step does not fit."""
+
+    def layers():
+        each = (keras.layers.LSTM(8, return_sequences=True) for _ in range(4))
+        return [*map(keras.layers.Bidirectional, each), keras.layers.GlobalAveragePooling1D()]
+
+    unswapped = train(layers)
+    for part in (0.5, 0.7, 0.9):
+        budget = budget_of(unswapped, part)
+        swapped = train(layers, budget)
+        assert swapped.losses == unswapped.losses
+        assert max(swapped.peaks) <= budget
+
+
 @pytest.mark.parametrize("name", ["lstm", "bidirectional"])
 def test_a_profile_shows_elements_that_left_as_if_they_had_stayed(name, tmp_path):
     unswapped = train(MODELS[name])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ class StepTrace:
     Args:
         start_ns: Start of the recording; all times are on the same clock.
         end_ns: End of the recording.
-        resident_bytes: Bytes of unlisted small buffers at the start.
+        resident_bytes: Bytes of unlisted small buffers, at the start or `with_unlisted`.
         ops: Records of OP_DTYPE; `end_ns` is -1 for ops that had not ended; `wait_ns` is the time
             that the op waited for memory; `name`, `type` and `graph` (the fingerprint, -1 where the
             pass has not seen the graph) index `names`.
@@ -65,6 +65,20 @@ class StepTrace:
         """Return the fingerprint of the graph with the most ops; None if no op has one."""
         graphs = self.ops["graph"][self.ops["graph"] >= 0]
         return None if len(graphs) == 0 else self.names[int(np.bincount(graphs).argmax())]
+
+    def with_unlisted(self, peak_bytes: int) -> StepTrace:
+        """Return the recording with the small buffers that were beside the listed ones at the peak.
+
+        Args:
+            peak_bytes: The most that was in use while the step was recorded.
+        """
+        buffers = self.buffers
+        freed = buffers["free_ns"] >= 0
+        times = np.concatenate([buffers["alloc_ns"], buffers["free_ns"][freed]])
+        changes = np.concatenate([buffers["bytes"], -buffers["bytes"][freed]])
+        load = np.cumsum(changes[np.lexsort((changes, times))])  # frees come first
+        unlisted_bytes = peak_bytes - int(load.max(initial=0))
+        return replace(self, resident_bytes=max(self.resident_bytes, unlisted_bytes))
 
     @staticmethod
     def from_bytes(data: bytes) -> StepTrace:

@@ -48,9 +48,15 @@ class StepRecordings:
         }
 
     def add(self, step: MeasuredStep, traces: dict[int, StepTrace]) -> None:
-        """Keep a recorded step."""
+        """Keep a recorded step.
+
+        Args:
+            step: Its measurements, on the planned device.
+            traces: The recordings, by device.
+        """
+        planned = self._devices.device
         self.seconds.append(step.seconds)
-        self._steps.append(traces)
+        self._steps.append({**traces, planned: traces[planned].with_unlisted(step.peak_bytes)})
 
     def clear(self) -> None:
         """Drop all kept steps."""

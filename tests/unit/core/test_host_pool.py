@@ -49,6 +49,16 @@ def test_a_block_has_its_exact_size_and_is_kept() -> None:
     assert taken.times == 1
 
 
+def test_blocks_below_a_page_take_no_whole_page() -> None:
+    pool, _ = pool_of(arena_bytes=MIB)
+    sizes = [1000, 1024, 2100, 4096, 5000]
+    blocks = [pool.allocate(size) for size in sizes]
+    assert pool.bytes_in_use == 1024 + 1024 + 3072 + 4096 + 8192
+    for block, size in zip(blocks, sizes, strict=True):
+        pool.free(block, size)
+    assert pool.allocate(900) == blocks[0]
+
+
 def test_small_blocks_share_an_arena() -> None:
     pool, taken = pool_of(arena_bytes=64 * MIB)
     blocks = [pool.allocate(MIB) for _ in range(64)]

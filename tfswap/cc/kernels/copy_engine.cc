@@ -26,7 +26,7 @@ constexpr char kCameBackChanged[] = "came back from far memory changed: ";
 constexpr char kSuspectMemory[] = ". Suspect the host's memory.";
 
 // Smaller elements of lists stay on the device: what they need far away is not much less.
-constexpr int64_t kMinElementBytes = 4096;
+constexpr int64_t kMinElementBytes = 1024;
 // Smaller buffers leave together: otherwise each small allocation would have to evict one.
 constexpr int64_t kTogetherBytes = 64 << 10;
 constexpr int kManyReturns = 1 << 30;

@@ -11,9 +11,11 @@ namespace tfswap {
 namespace {
 
 constexpr int64_t kPageBytes = 4096;
+constexpr int64_t kUnitBytes = 1024;  // of blocks below a page, in arenas
 
-int64_t RoundToPages(int64_t bytes) {
-  return std::max<int64_t>(kPageBytes, (bytes + kPageBytes - 1) / kPageBytes * kPageBytes);
+int64_t Rounded(int64_t bytes) {
+  const int64_t unit = bytes < kPageBytes ? kUnitBytes : kPageBytes;
+  return std::max(unit, (bytes + unit - 1) / unit * unit);
 }
 
 }  // namespace
@@ -41,7 +43,7 @@ HostPool::~HostPool() { Trim(); }
 
 void* HostPool::Allocate(int64_t bytes) {
   if (Faults::Strikes(Fault::kHostFull)) return nullptr;
-  const int64_t rounded = RoundToPages(bytes);
+  const int64_t rounded = Rounded(bytes);
   Lock lock(mu_);
   caching_ = true;
   void* block = nullptr;
@@ -64,7 +66,7 @@ void HostPool::Prepare(const std::vector<int64_t>& sizes) {
   std::map<int64_t, int64_t> large;  // blocks, by rounded size
   int64_t small_bytes = 0;
   for (const int64_t bytes : sizes) {
-    const int64_t rounded = RoundToPages(bytes);
+    const int64_t rounded = Rounded(bytes);
     if (IsSmall(rounded)) {
       small_bytes += rounded;
     } else {
@@ -90,7 +92,7 @@ void HostPool::Prepare(const std::vector<int64_t>& sizes) {
 
 void HostPool::Free(void* block, int64_t bytes) {
   if (block == nullptr) return;
-  const int64_t rounded = RoundToPages(bytes);
+  const int64_t rounded = Rounded(bytes);
   std::lock_guard<std::mutex> lock(mu_);
   stats_.bytes_in_use -= rounded;
   stats_.bytes_cached += rounded;

@@ -27,10 +27,10 @@ std::string WhyFull(const HostPoolStats& stats, int64_t missing_bytes);
 
 // A pool of host memory for far copies.
 //
-// Blocks have exact sizes (rounded up to whole pages, not to powers of two) and are cached between
-// steps, because every step requests the same sizes. Bytes in use plus cached never exceed the
-// limit: cached blocks are given back to the source first, then Allocate() returns nullptr. Small
-// blocks may share *arenas*, which are taken and given back as a whole. Thread-safe.
+// Blocks have exact sizes (rounded up to 1 KiB or whole pages, not to powers of two) and are cached
+// between steps, because every step requests the same sizes. Bytes in use plus cached never exceed
+// the limit: cached blocks are given back to the source first, then Allocate() returns nullptr.
+// Small blocks may share *arenas*, which are taken and given back as a whole. Thread-safe.
 class HostPool {
  public:
   // Where the memory comes from: the system, or a GPU's driver.
