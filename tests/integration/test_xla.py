@@ -311,3 +311,29 @@ def test_the_model_keeps_xla_with_op_determinism_turned_on_late(options: dict[st
 def test_a_wrong_value_is_refused() -> None:
     with pytest.raises(ValueError, match="xla is 'always'; allowed: 'auto', 'never'"):
         tfswap.AutoSwap("1GiB", xla="always")
+
+
+def test_a_compiled_functions_weights_come_back_for_it() -> None:
+    """Its kernel has the type of a call, which only passes variables on, and reads them itself."""
+    budget = others_bytes() + 14 * MIB
+    values = np.random.default_rng(1).standard_normal((6, 1024, 1024)).astype(np.float32) / 32
+    weights = [tf.Variable(value) for value in values]
+
+    @tf.function(jit_compile=True)
+    def layer(x: tf.Tensor, weight: tf.Variable) -> tf.Tensor:
+        return tf.nn.relu(tf.matmul(x, weight))
+
+    @tf.function
+    def serve(x: tf.Tensor) -> tf.Tensor:
+        for weight in weights:  # they leave after these uses
+            x = tf.matmul(x, weight)
+        for weight in weights:
+            x = layer(x, weight)
+        return x
+
+    x = tf.ones([8, 1024])
+    expected = serve(x).numpy()
+    with tfswap.Session(budget=budget, stream_weights=True, verbose=0):
+        for _ in range(3):
+            np.testing.assert_array_equal(serve(x).numpy(), expected)
+        assert tfswap.memory_stats()["peak_bytes"] <= budget

@@ -1,6 +1,8 @@
 #include "allocator/variable_inputs.h"
 
 #include <algorithm>
+#include <cstring>
+#include <typeinfo>
 #include <unordered_set>
 #include <utility>
 
@@ -62,8 +64,14 @@ const ResourceHandle* HandleAt(OpKernelContext* context, int input) {
 
 }  // namespace
 
+// The kernel has the name of the function's op; only its class tells. The class's header would bring
+// in all of XLA.
+bool IsCompiled(const OpKernel& kernel) {
+  return std::strstr(typeid(kernel).name(), "XlaLocalLaunch") != nullptr;
+}
+
 bool UsesVariables(const OpKernel& kernel, OpKernelContext* context) {
-  return HasVariable(context) && !PassesOn(kernel.type_string_view());
+  return HasVariable(context) && (!PassesOn(kernel.type_string_view()) || IsCompiled(kernel));
 }
 
 bool HasVariable(OpKernelContext* context) {

@@ -14,6 +14,8 @@ struct VariableInput {
   tensorflow::core::RefCountPtr<tensorflow::Var> var;
 };
 
+// Return whether a kernel runs a function that XLA compiled.
+bool IsCompiled(const tensorflow::OpKernel& kernel);
 // Return whether a kernel has variables among its inputs and reads or writes them.
 bool UsesVariables(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context);
 // Return whether any input is a variable (and not an iterator, for example).

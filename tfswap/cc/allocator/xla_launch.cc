@@ -1,8 +1,6 @@
 #include "allocator/xla_launch.h"
 
 #include <algorithm>
-#include <cstring>
-#include <typeinfo>
 #include <utility>
 
 #include "absl/synchronization/notification.h"
@@ -15,12 +13,6 @@ using ::tensorflow::AsyncOpKernel;
 using ::tensorflow::OpKernelContext;
 
 namespace {
-
-// The kernel of a compiled function has the name of the function's op; only its class tells. The
-// class's header would bring in all of XLA.
-bool IsCompiled(const AsyncOpKernel& kernel) {
-  return std::strstr(typeid(kernel).name(), "XlaLocalLaunch") != nullptr;
-}
 
 void* BlockOf(tensorflow::Var* variable) { return variable->tensor()->data(); }
 
