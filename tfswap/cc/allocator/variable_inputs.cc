@@ -64,8 +64,8 @@ const ResourceHandle* HandleAt(OpKernelContext* context, int input) {
 
 }  // namespace
 
-// The kernel has the name of the function's op; only its class tells. The class's header would bring
-// in all of XLA.
+// The kernel has the name of the function's op; only its class tells. The class's header would
+// bring in all of XLA.
 bool IsCompiled(const OpKernel& kernel) {
   return std::strstr(typeid(kernel).name(), "XlaLocalLaunch") != nullptr;
 }
