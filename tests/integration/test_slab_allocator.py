@@ -66,6 +66,18 @@ def test_a_small_block_without_a_place_keeps_no_chunk_of_the_slab() -> None:
         chain.free(large)
 
 
+def test_a_large_block_without_a_place_begins_with_a_chunk() -> None:
+    with slab_chain() as chain:
+        lower, large = chain.allocate(98_304), chain.allocate(MIB)
+        assert large - lower == 2 * 65_536
+        assert chain.stats()["slab_bytes"] == 2 * 65_536 + MIB
+        # Smaller blocks begin anywhere.
+        longer, last = chain.allocate(MIB + 1), chain.allocate(98_304)
+        assert (longer - large, last - longer) == (MIB, MIB + 1024)
+        for block in (lower, large, longer, last):
+            chain.free(block)
+
+
 def test_misses_are_counted_by_cause() -> None:
     with slab_chain(budget=MIB) as chain:
         outside = [chain.allocate(98_304), chain.allocate(98_304, op=(GRAPH, "unknown", 0))]

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kWordGranules = 64;  // granules per word of taken_, words per word of words_
 constexpr int64_t kGranulesAChunk = Slab::kChunkBytes / Slab::kGranuleBytes;
+constexpr int64_t kLargeBytes = 16 * Slab::kChunkBytes;
 constexpr uint64_t kPoison = 0xDBDBDBDBDBDBDBDB;
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
@@ -175,6 +176,8 @@ bool Slab::Pay(int64_t offset, int64_t paid) {
 int64_t Slab::ClaimUnplanned(int64_t bytes, int64_t paid, bool takes_idle) {
   const int64_t wanted = (std::max<int64_t>(bytes, 1) + kGranuleBytes - 1) / kGranuleBytes;
   const int64_t end = whole_bytes_ / kGranuleBytes;
+  // Large blocks begin with a chunk: parts of two would have to be paid for otherwise.
+  const int64_t unit = bytes >= kLargeBytes ? kGranulesAChunk : 1;
   int64_t run = 0;
   // Search upwards; granules from `granule` on have not been checked.
   for (int64_t granule = capacity_bytes_ / kGranuleBytes; granule < end;) {
@@ -183,13 +186,14 @@ int64_t Slab::ClaimUnplanned(int64_t bytes, int64_t paid, bool takes_idle) {
     const int64_t clear = word == 0 ? left : __builtin_ctzll(word);
     run += clear;
     granule += clear;
-    if (run >= wanted) {
-      const int64_t offset = (granule - run) * kGranuleBytes;
+    const int64_t first = RoundUp(granule - run, unit);
+    if (granule - first >= wanted) {
+      const int64_t offset = first * kGranuleBytes;
       const Claimed claimed = ClaimIn(whole_bytes_, offset, bytes, paid, takes_idle);
       if (claimed == Claimed::kYes) return offset;
       if (claimed != Claimed::kTaken) return -1;
       run = 0;  // another thread was faster
-      granule = offset / kGranuleBytes + 1;
+      granule = first + 1;
       continue;
     }
     if (word == 0) continue;
