@@ -111,7 +111,8 @@ def lines(
     for kind in kinds:
         least_bytes = half[f"{kind}_bytes"]
         if least_bytes is None:
-            yield {**begin, "error": f"there was no profile after {case.steps} steps"}
+            no_profile = f"there was no profile after {case.steps} steps"
+            yield {**begin, "error": half["said"] or no_profile}
             return
         for part in parts:
             budget_bytes = int(part * least_bytes)

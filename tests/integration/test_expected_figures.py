@@ -19,6 +19,7 @@ JUDGED = [
 ]
 # Run times are not checked on any machine.
 _LIMIT_S = 1800.0
+SWEPT = ("ResNet50", "VGG16", "InceptionV3", "DenseNet121", "MobileNetV2", "U-Net", "Transformer")
 
 
 @pytest.mark.parametrize("name", JUDGED)
@@ -46,3 +47,17 @@ def test_a_resnet50_keeps_its_budget_and_its_peak_is_predicted(tmp_path: Path) -
     }
     verdicts = judge([entry], {"budget_sweep": found.lines})
     assert verdicts and [verdict.text for verdict in verdicts if not verdict.holds] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", SWEPT)
+def test_training_works_in_the_least_budgets_that_messages_name(model: str, tmp_path: Path) -> None:
+    """Train in 1.02 of the least that a plan can keep, and of what swaps on demand need."""
+    (benchmark,) = named(["least"])
+    arguments = f"--models {model} --image 96 --parts 1.02 --runs 2 --steps 6"
+    found = measure(replace(benchmark, quick=(arguments,), quick_limit_s=_LIMIT_S), True, tmp_path)
+    assert [run.problem for run in found.runs if run.problem] == []
+    entry = {"benchmark": "least", "where": {}, "equal": {"failed": {}, "over_budget": 0}}
+    verdicts = judge([entry], {"least": found.lines})
+    assert [line["least"] for line in found.lines] == ["planned", "floor"]
+    assert [verdict.text for verdict in verdicts if not verdict.holds] == []

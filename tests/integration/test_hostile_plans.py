@@ -160,6 +160,17 @@ def test_hostile_plans_change_no_number(lib, step, graph, seed):
     assert {"planned", "refused"} <= try_plans(lib, step, graph, seed, count=150)
 
 
+@pytest.mark.parametrize("op", ["Enter", "NextIteration"])
+def test_no_op_waits_for_what_runs_in_another_iteration(lib, step, graph, op):
+    expected = step.run()
+    name, of = graph
+    begin = next(each for each in of.nodes if of.nodes[each].op == op)
+    edges = [(begin, each) for each in of.nodes if "while/" in each and each != begin]
+    for edge in edges[:: len(edges) // 8]:
+        plan = SwapPlan((FunctionPlan(name, order=(edge,)),), unmatched="bootstrap")
+        assert one(lib, step, name, plan.to_json(), expected) == "refused"
+
+
 @pytest.mark.parametrize("path", inputs.corpus("pass"), ids=lambda path: path.name)
 def test_the_pass_takes_or_refuses_the_corpus(lib, step, graph, path):
     """Run what fuzzing in C++ found: `fuzz_plans` has its own graph."""

@@ -1,4 +1,4 @@
-"""Sums in order of arrival keep their order: what decides it stays as it is, or a plan fixes it."""
+"""Sums round as in TensorFlow, also if a plan fixes their order, or with an addend at a time."""
 
 from __future__ import annotations
 
@@ -156,6 +156,36 @@ def test_a_contradictory_order_of_additions_is_refused(lib, x):
     edges = (("add_a", "add_b"), ("add_b", "add_c"), ("add_c", "add_a"))
     _, record = run(lib, plan_of(name, EARLY, order=edges), function, x)
     assert record["outcome"] == "refused" and "cycle" in record["reason"]
+
+
+@pytest.mark.parametrize("count", [4, 8, 9, 10, 16, 17, 25])
+def test_addends_come_one_after_the_other_and_round_alike(lib, x, count):
+    @tf.function
+    def f(x):
+        ends = [x]
+        for _ in range(count - 1):
+            ends.append(tf.matmul(ends[-1], x) * 3.0)
+        return tf.add_n(ends)
+
+    expected = f(x)
+    total, record = run(lib, SwapPlan(unmatched="bootstrap", min_bytes=0), f, x)
+    assert record["outcome"] == "bootstrapped", record["reason"]
+    np.testing.assert_array_equal(total.numpy(), expected.numpy())
+    ops = [node.op for node in StepGraph.parse(lib.describe(record["fingerprint"])).nodes.values()]
+    assert "AddN" not in ops and ops.count("AddV2") == count - 1
+
+
+def test_a_sum_of_reductions_stays(lib, x):
+    @tf.function
+    def f(x):
+        ends = [tf.matmul(x, x * (i + 0.5)) for i in range(6)]
+        return tf.add_n([tf.reduce_sum(end * end) for end in ends])
+
+    expected = f(x)
+    total, record = run(lib, SwapPlan(unmatched="bootstrap", min_bytes=0), f, x)
+    assert total.numpy() == expected.numpy()
+    ops = [node.op for node in StepGraph.parse(lib.describe(record["fingerprint"])).nodes.values()]
+    assert ops.count("AddN") == 1
 
 
 UNITS, BATCH, STEPS = 256, 4096, 14

@@ -18,6 +18,7 @@
 #include "grappler/index/variable_reads.h"
 #include "grappler/pass_log.h"
 #include "grappler/remembered_plan.h"
+#include "grappler/rewrite/addends_in_turn.h"
 #include "grappler/rewrite/bootstrap.h"
 #include "grappler/rewrite/large_constants.h"
 #include "grappler/rewrite/loop_lists.h"
@@ -241,20 +242,25 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     return index.ok() ? WithBackwardWeights(*index, graph) : graph;
   }
 
-  // Return a graph whose loops were changed.
-  static GraphDef WithLoops(const GraphDef& graph, GraphDef (*change)(const GraphIndex&)) {
-    if (!HasLists(graph)) return graph;
+  // Return a changed graph; the graph itself if it cannot be indexed.
+  static GraphDef Changed(const GraphDef& graph, GraphDef (*change)(const GraphIndex&)) {
     const tensorflow::FunctionLibraryDefinition functions(tensorflow::OpRegistry::Global(),
                                                           graph.library());
     const absl::StatusOr<GraphIndex> index = GraphIndex::Build(graph, functions);
     return index.ok() ? change(*index) : graph;
   }
 
+  // Return a graph whose loops and sums were changed.
+  static GraphDef WithLoops(const GraphDef& graph, GraphDef (*change)(const GraphIndex&)) {
+    const GraphDef in_turn = HasLongSums(graph) ? Changed(graph, &WithAddendsInTurn) : graph;
+    return HasLists(in_turn) ? Changed(in_turn, change) : in_turn;
+  }
+
   // Return the graph that runs unless it fits.
   static GraphDef Movable(const GraphDef& graph) { return WithLoops(graph, &WithMovableLists); }
 
   // Return the graph that an entry applies to. Without swaps, nothing has to be movable, but loops
-  // must need no more than the recorded ones.
+  // and sums must need no more than the recorded ones.
   static GraphDef Planned(const FunctionSpec& entry, const GraphDef& graph) {
     const bool changes = !entry.swaps.empty() || !entry.recomputes.empty() || entry.reserve;
     return changes ? Movable(graph) : WithLoops(graph, &WithFewIterations);

@@ -75,8 +75,10 @@ class GraphIndex {
   // All Enter nodes of the loop that the Enter node `n` leads into; empty for other nodes.
   const std::vector<int>& EntriesBeside(int n) const { return loops_.EntriesBeside(n); }
   bool SameFrame(int a, int b) const { return loops_.frame(a) == loops_.frame(b); }
-  // Return whether `a` runs whenever `b` does.
-  bool AliveWith(int a, int b) const { return SameFrame(a, b) && contexts_.GuardsAreSubset(a, b); }
+  // Return whether `a` runs whenever `b` does, and in the same iteration.
+  bool AliveWith(int a, int b) const {
+    return SameFrame(a, b) && contexts_.GuardsAreSubset(a, b) && !loops_.IsBetweenIterations(a);
+  }
 
   tensorflow::DataType OutputType(TensorId tensor) const;
   int outputs(int n) const { return static_cast<int>(types_[n].size()); }

@@ -29,6 +29,8 @@ class LoopFrames {
   const std::vector<int>& EntriesOf(int n) const {
     return is_exit_[n] ? entries_[frame_[n]] : none_;
   }
+  // Return whether control edges from `n` reach only one iteration of a loop, or the next one.
+  bool IsBetweenIterations(int n) const { return between_[n]; }
   // All Enter nodes of the loop that the Enter node `n` leads into; empty for other nodes.
   const std::vector<int>& EntriesBeside(int n) const {
     return leads_into_[n] >= 0 ? entries_[leads_into_[n]] : none_;
@@ -38,6 +40,7 @@ class LoopFrames {
   std::vector<int> frame_;
   std::vector<int> depth_;
   std::vector<bool> is_exit_;
+  std::vector<bool> between_;              // by node: whether it is Enter or NextIteration
   std::vector<int> leads_into_;            // by node: a frame; -1 if it is no Enter node
   std::vector<std::vector<int>> entries_;  // by frame: the Enter nodes that lead into it
   std::vector<int> none_;
