@@ -158,7 +158,8 @@ BENCHMARKS: tuple[Benchmark, ...] = (
                 "model: model | peak: unswapped_peak_bytes MiB | floor: floor_bytes MiB | "
                 "immovable: immovable_share % | budget: budget_bytes MiB | trains in half: "
                 "trains_at_half | step, of unswapped: step_ratio x | "
-                "losses, bit for bit: loss_bit_equal | said: error",
+                "losses, bit for bit: loss_bit_equal | unswapped repeats: stock_repeats | "
+                "said: error",
                 having="model",
             ),
         ),

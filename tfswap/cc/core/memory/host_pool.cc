@@ -11,10 +11,10 @@ namespace tfswap {
 namespace {
 
 constexpr int64_t kPageBytes = 4096;
-constexpr int64_t kUnitBytes = 1024;  // of blocks below a page, in arenas
+constexpr int64_t kSmallUnitBytes = 1024;  // of blocks below a page, in arenas
 
 int64_t Rounded(int64_t bytes) {
-  const int64_t unit = bytes < kPageBytes ? kUnitBytes : kPageBytes;
+  const int64_t unit = bytes < kPageBytes ? kSmallUnitBytes : kPageBytes;
   return std::max(unit, (bytes + unit - 1) / unit * unit);
 }
 

@@ -16,14 +16,14 @@ using ::tensorflow::NodeDef;
 
 namespace {
 
-constexpr int kMinAddends = 4;
+constexpr int kManyAddends = 4;
 constexpr int kAtOnce = 8;  // tensors that AddN's kernel reads in a pass
 
 bool IsLongSum(const NodeDef& node) {
   const auto type = node.attr().find("T");
   const auto count = node.attr().find("N");
   return node.op() == "AddN" && type != node.attr().end() && count != node.attr().end() &&
-         count->second.i() >= kMinAddends && tensorflow::DataTypeIsFloating(type->second.type());
+         count->second.i() >= kManyAddends && tensorflow::DataTypeIsFloating(type->second.type());
 }
 
 class AddendsInTurn {
