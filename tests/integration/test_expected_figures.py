@@ -17,13 +17,11 @@ JUDGED = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
     for name in sorted({entry["benchmark"] for entry in EXPECTED})
 ]
+# The models of the budget sweep.
+TABLED = ("ResNet50", "VGG16", "InceptionV3", "DenseNet121", "U-Net", "MobileNetV2", "Transformer")
+VARYING = ("InceptionV3", "DenseNet121")  # stock TensorFlow does not repeat their losses
 # Run times are not checked on any machine.
 _LIMIT_S = 1800.0
-_FIRST_STEP = pytest.mark.xfail(reason="the first step may need more than 1.02 of the floor")
-SWEPT = (
-    *("ResNet50", "VGG16", "MobileNetV2", "U-Net", "Transformer"),
-    *(pytest.param(model, marks=_FIRST_STEP) for model in ("InceptionV3", "DenseNet121")),
-)
 
 
 @pytest.mark.parametrize("name", JUDGED)
@@ -54,14 +52,13 @@ def test_a_resnet50_keeps_its_budget_and_its_peak_is_predicted(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", SWEPT)
+@pytest.mark.parametrize("model", TABLED)
 def test_training_works_in_the_least_budgets_that_messages_name(model: str, tmp_path: Path) -> None:
-    """Train in 1.02 of the least that a plan can keep, and of what swaps on demand need."""
     (benchmark,) = named(["least"])
-    arguments = f"--models {model} --image 96 --parts 1.02 --runs 2 --steps 6"
+    arguments = f"--models {model} --image 96 --parts 1.02 --runs 2 --steps 5"
     found = measure(replace(benchmark, quick=(arguments,), quick_limit_s=_LIMIT_S), True, tmp_path)
     assert [run.problem for run in found.runs if run.problem] == []
-    entry = {"benchmark": "least", "where": {}, "equal": {"failed": {}, "over_budget": 0}}
-    verdicts = judge([entry], {"least": found.lines})
-    assert [line["least"] for line in found.lines] == ["planned", "floor"]
-    assert [verdict.text for verdict in verdicts if not verdict.holds] == []
+    assert {line["least"] for line in found.lines} == {"planned", "floor"}
+    for line in found.lines:
+        assert line["failed"] == {} and line["over_budget"] == 0, line
+        assert line["loss_bit_equal"] or model in VARYING

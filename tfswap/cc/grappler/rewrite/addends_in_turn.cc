@@ -54,7 +54,7 @@ class AddendsInTurn {
   }
 
   void Split(int sum) {
-    const NodeDef node = index_.node(sum);
+    const NodeDef& node = index_.node(sum);
     const std::vector<TensorId>& addends = index_.inputs(sum);
     const int count = static_cast<int>(addends.size());
     int first = count % kAtOnce;

@@ -5,7 +5,7 @@
 
 namespace tfswap {
 
-// Return whether the graph has a sum that WithAddendsInTurn() changes.
+// Return whether the graph has a sum that WithAddendsInTurn() may change.
 bool HasLongSums(const tensorflow::GraphDef& graph);
 
 // Return the graph with additions one after the other in place of each AddN of many tensors on a
