@@ -150,7 +150,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         "In half of the unswapped peak, beside the unswapped training of the same run: batches of "
         "8 images of 96 pixels, or of sequences of 96 steps (recurrent models: 200). Immovable: "
         "the part of the bytes at the peak that no plan can move, and what recordings do not list: "
-        "buffers below 4 KiB, which may be elements of loops that move.",
+        "buffers below 1 KiB, which may be elements of loops that move.",
         full=("",),
         quick=("--models MobileNetV3Small --steps 3",),
         limit_s=14400,

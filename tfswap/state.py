@@ -79,7 +79,7 @@ def memory_stats(device: str | int = "CPU:0") -> dict[str, Any]:
         `host_bytes_cached`, `host_limit_bytes` (None: no limit).
 
         The slab, in bytes: `slab_limit_bytes` (the layouts' height), `slab_bytes` (its memory),
-        `slab_claimed_bytes`. Numbers of allocations of 4 KiB and more, each also in `..._bytes`:
+        `slab_claimed_bytes`. Numbers of allocations of 1 KiB and more, each also in `..._bytes`:
         `slab_hits` (at the planned address), `slab_moved` (elsewhere in the slab), `slab_missed`
         (outside the slab), `slab_lasting` (planned without an address because they outlive the
         step). Reasons for another address: `slab_unplanned`, `slab_other_size`, `slab_taken`,

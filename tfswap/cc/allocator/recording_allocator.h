@@ -25,7 +25,7 @@ struct Holder {
 // below kListedBytes are neither listed nor recorded.
 class RecordingAllocator : public Adaptor {
  public:
-  static constexpr int64_t kListedBytes = 4096;
+  static constexpr int64_t kListedBytes = 1024;
 
   explicit RecordingAllocator(tensorflow::Allocator* next);
 

@@ -20,7 +20,7 @@ struct SlabAllocatorStats {
   SlabStats slab;
   int64_t hits = 0;
   int64_t hit_bytes = 0;
-  // Allocations of at least 4 KiB that did not get a slot, by cause: none was planned, the slot has
+  // Allocations of at least 1 KiB that did not get a slot, by cause: none was planned, the slot has
   // another size, another block is in it, or its pages did not fit in the budget.
   int64_t unplanned = 0;
   int64_t other_size = 0;
