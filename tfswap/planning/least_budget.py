@@ -48,7 +48,7 @@ class LeastBudgets:
         unswapped: without swaps, the ops in the order of the timeline.
         swapped: with swaps, whatever time they take.
         sections: with sections and swaps, one entry per number of sections; empty if unknown.
-        floor: below it no swaps help, also those on demand; None if unknown.
+        floor: below it no swaps on demand help; None if unknown.
         weights_leave: whether `swapped` is with swaps of variables, too.
     """
 

@@ -78,6 +78,7 @@ class StepGraph:
         readers: By tensor, the nodes that read it.
         twins: Pairs of nodes, in both directions, that oneDNN may fuse into one op: nothing may be
             ordered between them.
+        raced: The racing nodes as they would be if nothing raced.
     """
 
     nodes: dict[str, Node]
@@ -88,16 +89,11 @@ class StepGraph:
     chain: tuple[tuple[str, str], ...] = ()
     readers: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     twins: dict[str, str] = field(default_factory=dict)
+    raced: dict[str, Node] = field(default_factory=dict)
 
     @staticmethod
-    def parse(text: str, order: Iterable[tuple[str, str]] = ()) -> StepGraph:
-        """Parse a description.
-
-        Args:
-            text: The description.
-            order: Order edges (before, after), such as `recorded_sums`. If they let the additions
-                of each sum wait for each other, nothing races.
-        """
+    def parse(text: str) -> StepGraph:
+        """Parse a description."""
         nodes: dict[str, Node] = {}
         edges: dict[str, list[tuple[str, str]]] = {
             "#broadcast": [],
@@ -127,9 +123,9 @@ class StepGraph:
             )
             for tensor in data:
                 readers.setdefault(tensor, []).append(name)
-        edges["#sum"] += _sums_in_order(nodes, order)
+        raced = {name: node for name, node in nodes.items() if node.racing}
         return StepGraph(
-            {name: _settled(node, in_order=bool(edges["#sum"])) for name, node in nodes.items()},
+            {**nodes, **{name: _staying(node) for name, node in raced.items()}},
             tuple(edges["#broadcast"]),
             tuple(edges["#delay"]),
             tuple(edges["#keepup"]),
@@ -137,7 +133,23 @@ class StepGraph:
             tuple(edges["#chain"]),
             {tensor: tuple(dict.fromkeys(names)) for tensor, names in readers.items()},
             dict(edges["#twin"]),
+            {name: replace(node, racing=False) for name, node in raced.items()},
         )
+
+    def in_order(self, order: Iterable[tuple[str, str]]) -> StepGraph:
+        """Return the graph in which nothing races if edges put the additions of all sums in order.
+
+        Args:
+            order: Order edges (before, after), such as `recorded_sums`.
+
+        Returns:
+            The graph with those edges among its `sums`; the same graph if they order not all sums.
+        """
+        sums = _sums_in_order(self.nodes, order)
+        if not sums:
+            return self
+        nodes = {**self.nodes, **self.raced}
+        return replace(self, nodes=nodes, sums=(*self.sums, *sums), raced={})
 
     def to_text(self) -> str:
         """Return the description, which `parse` reads."""
@@ -223,11 +235,8 @@ def _sums_in_order(
     return found
 
 
-def _settled(node: Node, *, in_order: bool) -> Node:
-    if not node.racing:
-        return node
-    if in_order:
-        return replace(node, racing=False)
+def _staying(node: Node) -> Node:
+    """Return a node of which nothing moves, and which waits for nothing."""
     return replace(node, gateable=False, producer=False, orderable=False, repeatable=False)
 
 

@@ -1,6 +1,6 @@
 """StepFloor: the memory that the largest op of a step needs at once.
 
-No swaps lower it: while an op runs, what it uses is on the device, and what cannot leave then::
+No swaps on demand lower it: while an op runs, what it uses is on the device, and what cannot leave then::
 
     load
      ^        ______

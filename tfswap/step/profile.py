@@ -7,7 +7,7 @@ time spent waiting for memory or for copies is removed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,16 +64,19 @@ def profile_step(
     fingerprint: str = "",
     min_bytes: int = 1 << 20,
     variables_leave: bool = False,
+    sums: Iterable[tuple[str, str]] = (),
 ) -> Profile:
     """Convert a recorded step to a profile.
 
     Args:
         trace: The recording of one call of the training function; of several steps in a loop, the
             last one is used.
-        graph: The function's graph.
+        graph: The function's graph, as the pass describes it.
         fingerprint: The graph's fingerprint.
         min_bytes: Smaller tensors are not swapped.
         variables_leave: Whether values of variables may be swapped out between steps.
+        sums: Order edges of a plan for sums that race; see `StepGraph.in_order`. The floor is that
+            of swaps on demand, which have no such edges.
 
     Raises:
         ValueError: The recording has no ops of this graph.
@@ -81,17 +84,17 @@ def profile_step(
     step = RecordedOps(trace, graph, min_bytes)
     variables = find_variables(step, trace, graph)
     values = {buffer for variable in variables.values() for buffer in variable.buffers()}
-    absences = _absences(step, graph, min_bytes, values)
     elements = list_elements(step, trace)
-    floor = recorded_floor(step, variables, absences, elements, min_bytes)
+    on_demand = _absences(step, graph, min_bytes, values)
+    floor = recorded_floor(step, variables, on_demand, elements, min_bytes)
+    graph = graph.in_order(sums)
     of_variables: list[Absence] = []
     if variables_leave:
         of_variables = variable_absences(step, graph, variables, min_bytes)  # merges buffers
     unswapped_bytes = _peak_without_delays(step, graph, late_updates=False)
     worst_bytes = _peak_without_delays(step, graph, late_updates=True)
     let_leave(step, elements)
-    if variables_leave or elements:
-        absences = [*_absences(step, graph, min_bytes, values), *of_variables]
+    absences = [*_absences(step, graph, min_bytes, values), *of_variables]
     timeline = step.timeline(graph, absences, step.dataflow(trace, graph, min_bytes, of_variables))
     return Profile(
         timeline,

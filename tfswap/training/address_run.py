@@ -212,9 +212,10 @@ class AddressRun:
         self, fingerprint: str, function: FunctionPlan | None, traces: list[StepTrace]
     ) -> FunctionPlan | None:
         description = self._library.describe_under_plan(fingerprint, self._label)
-        graph = StepGraph.parse(description, () if function is None else function.order)
+        graph = StepGraph.parse(description)
         if function is None:  # it keeps its on-demand swaps
             function = FunctionPlan(fingerprint, order=graph.order, reserve=True)
+        graph = graph.in_order(function.order)
         layout = plan_layout(traces, graph, function, seconds=_LAYOUT_TIME_S)
         needed_bytes = layout.height_bytes + layout.beside_bytes
         if self._limit_bytes is not None and needed_bytes > self._limit_bytes:

@@ -168,11 +168,11 @@ class FirstStep:
         Raises:
             KeyError, IndexError, OverflowError, ValueError: The files are of another step.
         """
-        description = self._context.library.describe(fingerprint)
-        profile = self._remembered.profile(fingerprint, StepGraph.parse(description))
+        graph = StepGraph.parse(self._context.library.describe(fingerprint))
+        profile = self._remembered.profile(fingerprint, graph)
         if profile is None:
             return None
-        graph = StepGraph.parse(description, profile.order)
+        graph = graph.in_order(profile.order)
         if plan is not None and not self._context.devices.covers(plan.budget_bytes):
             self._remembered.decline(fingerprint)
             plan = None

@@ -98,20 +98,19 @@ class StepPlanner:
         if not description:
             raise Forgotten
         graph = StepGraph.parse(description)
-        if sums := recorded_sums(trace, graph):
-            graph = StepGraph.parse(description, sums)
-        self._graph = graph
+        sums = recorded_sums(trace, graph)
+        self._graph = graph.in_order(sums)
         self.fingerprint = fingerprint
         self._plannings.clear()
         leave = self._devices.weights_may_leave
-        profile = profile_step(trace, self._graph, fingerprint, min_bytes, leave)
+        profile = profile_step(trace, graph, fingerprint, min_bytes, leave, sums)
         self._least = self._found_least(profile)
         self.profile = dataclasses.replace(profile, section_floors=self._least.sections)
         self._sizes = recorded_output_bytes(trace)
         # Only the planned device's plan recomputes: clones are part of the graph.
         self._others = {
             device: profile_step(
-                other, self._graph, fingerprint, min_bytes, leave
+                other, graph, fingerprint, min_bytes, leave, sums
             ).without_dataflow()
             for device, other in traces.items()
             if device != self._devices.device and other.main_graph() == fingerprint
