@@ -78,6 +78,8 @@ class StepGraph:
         readers: By tensor, the nodes that read it.
         twins: Pairs of nodes, in both directions, that oneDNN may fuse into one op: nothing may be
             ordered between them.
+        triggers: By racing node, the node whose end brings back what on-demand swaps moved of its
+            inputs.
         raced: The racing nodes as they would be if nothing raced.
     """
 
@@ -89,6 +91,7 @@ class StepGraph:
     chain: tuple[tuple[str, str], ...] = ()
     readers: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     twins: dict[str, str] = field(default_factory=dict)
+    triggers: dict[str, str] = field(default_factory=dict)
     raced: dict[str, Node] = field(default_factory=dict)
 
     @staticmethod
@@ -102,6 +105,7 @@ class StepGraph:
             "#sum": [],
             "#chain": [],
             "#twin": [],
+            "#trigger": [],
         }
         readers: dict[tuple[str, int], list[str]] = {}
         for line in text.splitlines():
@@ -133,6 +137,7 @@ class StepGraph:
             tuple(edges["#chain"]),
             {tensor: tuple(dict.fromkeys(names)) for tensor, names in readers.items()},
             dict(edges["#twin"]),
+            {reader: trigger for trigger, reader in edges["#trigger"]},
             {name: replace(node, racing=False) for name, node in raced.items()},
         )
 
@@ -149,7 +154,7 @@ class StepGraph:
         if not sums:
             return self
         nodes = {**self.nodes, **self.raced}
-        return replace(self, nodes=nodes, sums=(*self.sums, *sums), raced={})
+        return replace(self, nodes=nodes, sums=(*self.sums, *sums), triggers={}, raced={})
 
     def to_text(self) -> str:
         """Return the description, which `parse` reads."""
@@ -170,6 +175,7 @@ class StepGraph:
             "#sum": self.sums,
             "#chain": self.chain,
             "#twin": self.twins.items(),
+            "#trigger": [(trigger, reader) for reader, trigger in self.triggers.items()],
         }
         lines += [f"{kind}\t{a}\t{b}" for kind, pairs in edges.items() for a, b in pairs]
         return "\n".join(lines)

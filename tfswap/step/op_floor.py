@@ -1,6 +1,7 @@
 """StepFloor: the memory that the largest op of a step needs at once.
 
-No swaps on demand lower it: while an op runs, what it uses is on the device, and what cannot leave then::
+No swaps on demand lower it: while an op runs, what it uses is on the device, and so is what cannot
+leave then::
 
     load
      ^        ______
@@ -211,7 +212,7 @@ def _stays(buffer: UsedBuffer, ops: OpTimes) -> Iterator[tuple[int, int]]:
         *((int(ops.start_ns[op]), int(ops.end_ns[op])) for op in users),
         (buffer.free_ns, buffer.free_ns),
     ]:
-        can_leave = any(gone <= since_ns and until_ns <= back for gone, back in buffer.leaves)
-        if until_ns > since_ns and not can_leave:
-            yield since_ns, until_ns
+        back_ns = max((back for gone, back in buffer.leaves if gone <= since_ns), default=since_ns)
+        if until_ns > max(since_ns, back_ns):
+            yield max(since_ns, back_ns), until_ns
         since_ns = max(since_ns, busy_until_ns)

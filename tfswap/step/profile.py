@@ -86,7 +86,16 @@ def profile_step(
     values = {buffer for variable in variables.values() for buffer in variable.buffers()}
     elements = list_elements(step, trace)
     on_demand = _absences(step, graph, min_bytes, values)
-    floor = recorded_floor(step, variables, on_demand, elements, min_bytes)
+    early_ns = {
+        step.op_of_node[name]: (
+            int(step.end_ns[step.op_of_node[trigger]])
+            if (trigger := graph.triggers.get(name)) in step.op_of_node
+            else 0
+        )
+        for name in graph.raced
+        if name in step.op_of_node
+    }
+    floor = recorded_floor(step, variables, on_demand, elements, min_bytes, early_ns)
     graph = graph.in_order(sums)
     of_variables: list[Absence] = []
     if variables_leave:

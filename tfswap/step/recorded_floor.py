@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tfswap.step.list_elements import ListElement
 from tfswap.step.op_floor import OpTimes, StepFloor, UsedBuffer, UsedVariable, step_floor
@@ -18,6 +18,7 @@ def recorded_floor(
     absences: Iterable[Absence],
     elements: Iterable[ListElement],
     min_bytes: int,
+    early_ns: Mapping[int, int],
 ) -> StepFloor:
     """Return the floors of a recorded step.
 
@@ -27,12 +28,15 @@ def recorded_floor(
         absences: The absences of its other tensors.
         elements: The elements of its loops' lists.
         min_bytes: Smaller variables stay.
+        early_ns: When absences end that end before the op that reads, by that op.
     """
     resident_bytes = step.resident_bytes
     leaves: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for absence in absences:
-        gone_ns, back_ns = step.end_ns[absence.after_op], step.start_ns[absence.before_op]
-        leaves[absence.buffer].append((int(gone_ns), int(back_ns)))
+        gone_ns, start_ns = step.end_ns[absence.after_op], step.start_ns[absence.before_op]
+        back_ns = min(start_ns, early_ns.get(absence.before_op, start_ns))
+        if back_ns > gone_ns:
+            leaves[absence.buffer].append((int(gone_ns), int(back_ns)))
     for element in elements:
         leaves[element.buffer] += element.gaps
     makers = {

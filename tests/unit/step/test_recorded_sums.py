@@ -89,3 +89,27 @@ def test_what_races_counts_in_the_floor_and_moves_under_a_plan():
     # Where nothing races, neither has to stay.
     ordered = profile_step(step_trace, graph.in_order(sums), min_bytes=KIB)
     assert ordered.floor.streamed.bytes == 500 * KIB
+
+
+@pytest.mark.parametrize(
+    ("trigger", "op", "kib"), [("#trigger\tt\tr", "late", 520), ("", "early", 530)]
+)
+def test_inputs_of_racing_ops_come_back_at_their_trigger(trigger, op, kib):
+    lines = [
+        "c\tMul\t0\tgrpod\t1",
+        "early\tMatMul\t0\tgrpo\t1",
+        "t\tMatMul\t0\tgrpo\t1",
+        "late\tMatMul\t0\tgrpo\t1",
+        "r\tMatMul\t0\tgrspod\t1\tc:0",
+        trigger,
+    ]
+    graph = StepGraph.parse("\n".join(filter(None, lines)))
+    step_trace = step(
+        Ran("c", 0, 9, makes=30 * KIB),
+        Ran("early", 10, 19, makes=500 * KIB),
+        Ran("t", 20, 29, makes=KIB),
+        Ran("late", 30, 39, makes=490 * KIB),
+        Ran("r", 40, 49, reads=("c",), makes=KIB),
+    )
+    floor = profile_step(step_trace, graph, min_bytes=KIB).floor.streamed
+    assert (floor.op, floor.bytes) == (op, kib * KIB)

@@ -387,6 +387,7 @@ class SwapOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
     AddEdges("#delay", ordering.delays, &description);
     AddEdges("#keepup", ordering.keep_ups, &description);
     AddEdges("#chain", ordering.chain, &description);
+    AddEdges("#trigger", RacingTriggers(ordering.clock), &description);
     return description;
   }
 

@@ -13,7 +13,7 @@ namespace tfswap {
 // backward, d repeatable; g, p, o and d as if nothing raced. plain: one digit per output; 0 if the
 // type is not plain bytes, 2 for an activation, else 1. An input is "node:port" or "^node". Each of
 // two fused ops has a line "#twin  a  b". The pass adds the edges of order_edges.h as lines such as
-// "#delay  before  after".
+// "#delay  before  after", and those of RacingTriggers as "#trigger  trigger  reader".
 std::string Describe(const GraphIndex& index);
 
 }  // namespace tfswap

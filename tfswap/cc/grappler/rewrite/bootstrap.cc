@@ -151,4 +151,14 @@ std::vector<SwapSpec> Bootstrap(const GraphIndex& index, const Edges& chain) {
   return swaps;
 }
 
+Edges RacingTriggers(const GraphIndex& index) {
+  Edges found;
+  for (int n = 0; n < index.size(); ++n) {
+    if (!index.IsRacing(n)) continue;
+    const int trigger = index.TriggerBefore(n, kLookAhead, /*above_depth=*/-1);
+    if (trigger >= 0) found.emplace_back(index.node(trigger).name(), index.node(n).name());
+  }
+  return found;
+}
+
 }  // namespace tfswap

@@ -32,6 +32,10 @@ namespace tfswap {
 // not in the chain.
 std::vector<SwapSpec> Bootstrap(const GraphIndex& index, const Edges& chain);
 
+// Return (trigger, reader) for each racing reader: its evicted inputs come back when the trigger
+// has ended, because it must not wait for them.
+Edges RacingTriggers(const GraphIndex& index);
+
 }  // namespace tfswap
 
 #endif  // TFSWAP_CC_GRAPPLER_REWRITE_BOOTSTRAP_H_
