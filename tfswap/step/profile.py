@@ -86,15 +86,7 @@ def profile_step(
     values = {buffer for variable in variables.values() for buffer in variable.buffers()}
     elements = list_elements(step, trace)
     on_demand = _absences(step, graph, min_bytes, values)
-    early_ns = {
-        step.op_of_node[name]: (
-            int(step.end_ns[step.op_of_node[trigger]])
-            if (trigger := graph.triggers.get(name)) in step.op_of_node
-            else 0
-        )
-        for name in graph.raced
-        if name in step.op_of_node
-    }
+    early_ns = _early_returns(step, graph)
     floor = recorded_floor(step, variables, on_demand, elements, min_bytes, early_ns)
     graph = graph.in_order(sums)
     of_variables: list[Absence] = []
@@ -127,6 +119,15 @@ def kept_activations(absences: Sequence[Absence], graph: StepGraph) -> frozenset
         ):
             found.add(index)
     return frozenset(found)
+
+
+def _early_returns(step: RecordedOps, graph: StepGraph) -> dict[int, int]:
+    """Return when on-demand swaps bring back what racing ops read, by op; 0: they move none."""
+    returns_ns = {}
+    for name in graph.raced.keys() & step.op_of_node.keys():
+        trigger = step.op_of_node.get(graph.triggers.get(name, ""))
+        returns_ns[step.op_of_node[name]] = 0 if trigger is None else int(step.end_ns[trigger])
+    return returns_ns
 
 
 def _absences(
