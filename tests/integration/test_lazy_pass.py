@@ -116,7 +116,6 @@ def test_an_op_that_waits_for_nothing_runs_just_before_its_reader(lib, x):
 
 def test_ops_of_a_recurrent_loop_run_as_they_can(lib, x):
     """Not so those of a loop around whole steps, which one may have."""
-
     variable = tf.Variable(x)
 
     @tf.function
