@@ -143,7 +143,7 @@ def test_a_plan_fixes_the_order_of_additions(lib, x):
         # The graph is described as given, so that further plans fix the order, too.
         description = lib.describe(name)
         assert StepGraph.parse(description).nodes["early"].racing
-        fixed = StepGraph.parse(description, edges)
+        fixed = StepGraph.parse(description).in_order(edges)
         assert fixed.nodes["early"].producer and set(edges) <= set(fixed.order)
     assert len(totals) == 3  # rounded differently
 
