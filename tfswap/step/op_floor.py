@@ -17,6 +17,7 @@ memory waits until others have ended.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
@@ -184,13 +185,15 @@ def step_floor(
     for op, size in temporary_bytes.items():
         temporary[op] = size
     for buffer in buffers:
-        for op in set(buffer.users):
+        users = sorted(set(buffer.users))
+        for op in users:
             (outputs if op == buffer.maker else inputs)[op] += buffer.bytes
-        for begin_ns, end_ns in _stays(buffer, ops):
+        for begin_ns, end_ns in _stays(buffer, users, ops):
             first = int(np.searchsorted(ops.start_ns, begin_ns))
             end = int(np.searchsorted(ops.start_ns, end_ns, side="right"))
             within = ops.end_ns[first:end] <= end_ns
-            within[[op - first for op in buffer.users if first <= op < end]] = False
+            inside = users[bisect_left(users, first) : bisect_left(users, end)]
+            within[[op - first for op in inside]] = False
             staying[first:end] += within * buffer.bytes
     staying += resident_bytes
 
@@ -202,12 +205,18 @@ def step_floor(
     return StepFloor(largest(staying + variables_bytes - weights), largest(staying))
 
 
-def _stays(buffer: UsedBuffer, ops: OpTimes) -> Iterator[tuple[int, int]]:
-    """Yield from when to when a buffer is on the device although no op uses it."""
-    users = sorted(set(buffer.users))
+def _stays(buffer: UsedBuffer, users: list[int], ops: OpTimes) -> Iterator[tuple[int, int]]:
+    """Yield from when to when a buffer is on the device although no op uses it.
+
+    Args:
+        buffer: The buffer.
+        users: Its users, sorted.
+        ops: All ops.
+    """
     since_ns = -OUTLIVES_STEP_NS if buffer.alloc_ns <= 0 else buffer.alloc_ns
     if users and users[0] == buffer.maker:
-        since_ns = int(ops.end_ns[users.pop(0)])
+        since_ns = int(ops.end_ns[users[0]])
+        users = users[1:]
     for until_ns, busy_until_ns in [
         *((int(ops.start_ns[op]), int(ops.end_ns[op])) for op in users),
         (buffer.free_ns, buffer.free_ns),

@@ -39,9 +39,8 @@ def recorded_floor(
             leaves[absence.buffer].append((int(gone_ns), int(back_ns)))
     for element in elements:
         leaves[element.buffer] += element.gaps
-    makers = {
-        buffer: op for (op, _), buffer in step.outputs.items() if op == min(step.users[buffer])
-    }
+    first_users = [min(users, default=-1) for users in step.users]
+    makers = {buffer: op for (op, _), buffer in step.outputs.items() if op == first_users[buffer]}
     # The new value of a variable is the output of an op before it is assigned.
     assigned = {b: op for variable in variables.values() for b, op in variable.assigned.items()}
     values = set(step.restored)
