@@ -228,9 +228,8 @@ def test_tensors_that_cannot_be_written_stay_in_memory(lib, unswapped, disk, kin
             lib.set_host_limit(None)
 
     budget = budget_of(unswapped, 0.6)
-    swap = tfswap.AutoSwap(
-        budget=budget, spill_dir=disk, verbose=0, codec=None, host_limit=1, slab=False
-    )
+    options = {"policy": "greedy", "codec": None, "host_limit": 1, "slab": False}
+    swap = tfswap.AutoSwap(budget=budget, spill_dir=disk, verbose=0, **options)
     callbacks = [swap, Later(), Fault(lib, kind, step=1)]
     if kind in ("slow-disk", "short-write"):
         losses = trained(lambda: compiled(convolutions()), callbacks, epochs=2)

@@ -297,3 +297,35 @@ def test_no_op_is_placed_between_ops_that_onednn_fuses(lib, x):
     result, record = run(lib, plan_of(name, order=(("b", "m"),), reserve=True), f, x)
     assert record["outcome"] == "refused" and "cycle" in record["reason"]
     assert result.numpy() == expected.numpy()
+
+
+def test_reserved_swaps_agree_with_what_onednn_fuses(lib, x):
+    """What reads the bias's gradient runs after the image, which the fused op needs."""
+
+    @tf.function
+    def f(x):
+        gradient = tf.reshape(tf.matmul(x, x, name="g"), [1, SIZE, SIZE // 16, 16])
+        image = x
+        for i in range(4):
+            image = tf.cumsum(image, name=f"i{i}")
+        b = tf.raw_ops.BiasAddGrad(out_backprop=gradient, name="b")
+        w = tf.raw_ops.Conv2DBackpropFilter(
+            input=tf.reshape(image, [1, SIZE, SIZE // 16, 16]),
+            filter_sizes=[3, 3, 16, 16],
+            out_backprop=gradient,
+            strides=[1, 1, 1, 1],
+            padding="SAME",
+            name="w",
+        )
+        for i in range(4):
+            b = tf.cumsum(b, name=f"b{i}")
+        return tf.reduce_sum(w) + tf.reduce_sum(b)
+
+    name, graph = fingerprint(lib, f, x)
+    if graph.twins.get("w") != "b":
+        pytest.skip("oneDNN fuses nothing on this processor")
+    expected = f(x)
+    result, record = run(lib, plan_of(name, order=(("g", "i0"),), reserve=True), f, x)
+    assert record["reason"] == ""
+    assert record["outcome"] == "left"
+    assert result.numpy() == expected.numpy()

@@ -40,12 +40,12 @@ absl::StatusOr<GraphIndex> GraphIndex::Build(const GraphDef& graph,
   absl::StatusOr<LoopFrames> loops = LoopFrames::Find(index);
   if (!loops.ok()) return loops.status();
   index.loops_ = *std::move(loops);
+  index.FindDevices();
+  index.FindFusions();
   absl::StatusOr<std::vector<int>> order = index.TopologicalOrder();
   if (!order.ok()) return order.status();
   index.MeasureDepth(*order, functions);
   index.contexts_ = AliveContexts(index, index.loops_, *order);
-  index.FindDevices();
-  index.FindFusions();
   index.racing_.assign(index.size(), false);
   index.FindRepeatable(functions);
   index.FindOpsInTurn(functions);
@@ -95,15 +95,6 @@ int GraphIndex::Find(absl::string_view name) const {
   return it == index_.end() ? -1 : it->second;
 }
 
-absl::Status GraphIndex::CheckTwins() const {
-  if (std::all_of(twin_.begin(), twin_.end(), [](int twin) { return twin < 0; })) {
-    return absl::OkStatus();
-  }
-  std::vector<int> merged(size());
-  for (int n = 0; n < size(); ++n) merged[n] = twin_[n] >= 0 ? std::min(n, twin_[n]) : n;
-  return TopologicalOrder(&merged, /*as_one=*/true).status();
-}
-
 absl::Status GraphIndex::CheckCollectiveGroups(const std::vector<int>& groups) const {
   const absl::Status status = TopologicalOrder(&groups).status();
   if (status.ok()) return status;
@@ -111,23 +102,30 @@ absl::Status GraphIndex::CheckCollectiveGroups(const std::vector<int>& groups) c
       absl::StrCat("deadlock between collective ops of several devices: ", status.message()));
 }
 
-absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder(const std::vector<int>* merged,
-                                                              bool as_one) const {
+template <typename F>
+void GraphIndex::ForEachBefore(int n, const F& visit) const {
+  const auto visit_fused = [&](int from) {
+    if (IsBackEdge(node(from), node(n))) return;
+    visit(from);
+    if (twin_[from] >= 0 && twin_[from] != n) visit(twin_[from]);
+  };
+  for (const TensorId& input : inputs_[n]) visit_fused(input.node);
+  for (int input : control_inputs_[n]) visit_fused(input);
+  for (int enter : loops_.EntriesOf(n)) visit_fused(enter);
+}
+
+absl::StatusOr<std::vector<int>> GraphIndex::TopologicalOrder(
+    const std::vector<int>* merged) const {
   std::vector<int> pending(size(), 0);
   std::vector<std::vector<int>> successors(size());
   auto representative = [&](int n) {
     return merged != nullptr && n < static_cast<int>(merged->size()) ? (*merged)[n] : n;
   };
-  auto add = [&](int from, int to) {
-    if (IsBackEdge(node(from), node(to)) || (as_one && representative(from) == representative(to)))
-      return;
-    successors[representative(from)].push_back(representative(to));
-    ++pending[representative(to)];
-  };
   for (int n = 0; n < size(); ++n) {
-    for (const TensorId& input : inputs_[n]) add(input.node, n);
-    for (int input : control_inputs_[n]) add(input, n);
-    for (int enter : loops_.EntriesOf(n)) add(enter, n);
+    ForEachBefore(n, [&](int from) {
+      successors[representative(from)].push_back(representative(n));
+      ++pending[representative(n)];
+    });
   }
   std::vector<int> order;
   order.reserve(size());
@@ -193,17 +191,13 @@ void GraphIndex::MeasureDepth(const std::vector<int>& order,
   level_.assign(size(), 0);
   critical_.assign(size(), -1);
   for (int n : order) {
-    auto consider = [&](int from) {
-      if (IsBackEdge(node(from), node(n))) return;
+    ForEachBefore(n, [&](int from) {
       const int best = critical_[n];
       if (best < 0 ||
           std::make_pair(depth_[from], level_[from]) > std::make_pair(depth_[best], level_[best])) {
         critical_[n] = from;
       }
-    };
-    for (const TensorId& input : inputs_[n]) consider(input.node);
-    for (int input : control_inputs_[n]) consider(input);
-    for (int enter : loops_.EntriesOf(n)) consider(enter);
+    });
     const int before = critical_[n] < 0 ? 0 : depth_[critical_[n]];
     of_variables_[n] = before == 0 && IsComputedFromVariables(n, functions);
     const bool counts = IsMilestone(n) && !of_variables_[n];

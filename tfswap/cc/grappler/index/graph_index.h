@@ -119,10 +119,8 @@ class GraphIndex {
   GraphIndex WithoutRaces() const;
   // The op that oneDNN's layout pass fuses with this one as long as both read the same tensor: the
   // gradients of a convolution's weights and bias. -1 if there is none. The fused op rounds
-  // differently, so no swap may come between the two.
+  // differently, so no swap may come between the two. What reads one of them runs after both.
   int Twin(int n) const { return twin_[n]; }
-  // Return an error if fusing the twins would close a cycle.
-  absl::Status CheckTwins() const;
   // Return an error if an op of a collective group waits for another one of the same group.
   // `groups` is that of collective_groups.h; nodes after its end are in no group.
   absl::Status CheckCollectiveGroups(const std::vector<int>& groups) const;
@@ -180,10 +178,11 @@ class GraphIndex {
   AliveContexts contexts_;
 
   absl::Status ReadNodes(const tensorflow::FunctionLibraryDefinition& functions);
-  // `merged` maps each node to its representative. With `as_one`, edges between nodes of the same
-  // representative are ignored.
-  absl::StatusOr<std::vector<int>> TopologicalOrder(const std::vector<int>* merged = nullptr,
-                                                    bool as_one = false) const;
+  // Call `visit` with each node that must end before `n` starts: inputs, with their twins.
+  template <typename F>
+  void ForEachBefore(int n, const F& visit) const;
+  // `merged` maps each node to its representative.
+  absl::StatusOr<std::vector<int>> TopologicalOrder(const std::vector<int>* merged = nullptr) const;
   // Return the names on a cycle; `pending` is positive for nodes on a cycle or after one.
   std::string CycleIn(const std::vector<std::vector<int>>& successors,
                       const std::vector<int>& pending) const;

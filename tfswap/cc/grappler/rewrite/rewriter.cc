@@ -409,7 +409,6 @@ absl::StatusOr<GraphDef> Rewrite(const GraphDef& graph, const GraphIndex& index,
                                                         graph.library());
   absl::StatusOr<GraphIndex> check = GraphIndex::Build(result, functions);
   if (!check.ok()) return check.status();
-  if (absl::Status status = check->CheckTwins(); !status.ok()) return status;
   // If the given graph seems to deadlock already, its groups are not those assumed here.
   const std::vector<int> groups = CollectiveGroups(index);
   if (index.CheckCollectiveGroups(groups).ok()) {
