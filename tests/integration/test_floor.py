@@ -149,7 +149,7 @@ def wide_outputs(tmp_path_factory):
             swap = tfswap.AutoSwap(budget=unmovable_bytes() + budget, save_plan=plan, verbose=0)
             y = np.arange(len(x)) % 4
             losses = model.fit(
-                x, y, batch_size=4096, epochs=8, shuffle=False, verbose=0, callbacks=[swap]
+                x, y, batch_size=4096, epochs=6, shuffle=False, verbose=0, callbacks=[swap]
             ).history["loss"]
         return losses, plan
 
