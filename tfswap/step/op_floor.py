@@ -217,11 +217,16 @@ def _stays(buffer: UsedBuffer, users: list[int], ops: OpTimes) -> Iterator[tuple
     if users and users[0] == buffer.maker:
         since_ns = int(ops.end_ns[users[0]])
         users = users[1:]
+    leaves = sorted(buffer.leaves, reverse=True)
     for until_ns, busy_until_ns in [
         *((int(ops.start_ns[op]), int(ops.end_ns[op])) for op in users),
         (buffer.free_ns, buffer.free_ns),
     ]:
-        back_ns = max((back for gone, back in buffer.leaves if gone <= since_ns), default=since_ns)
-        if until_ns > max(since_ns, back_ns):
-            yield max(since_ns, back_ns), until_ns
+        while leaves and leaves[-1][0] < until_ns:
+            gone_ns, back_ns = leaves.pop()
+            if since_ns < gone_ns:
+                yield since_ns, gone_ns
+            since_ns = max(since_ns, back_ns)
+        if since_ns < until_ns:
+            yield since_ns, until_ns
         since_ns = max(since_ns, busy_until_ns)

@@ -70,7 +70,11 @@ def test_the_ops_of_both_floors_differ() -> None:
         (UsedBuffer(8, (0, 2), 0, 1, 51, leaves=((10, 40),)), 0),
         (UsedBuffer(8, (0, 2), 0, 1, 51, leaves=((10, 35),)), 0),  # back when B has ended
         (UsedBuffer(8, (0, 2), 0, 1, 51, leaves=((10, 20),)), 8),  # back too early
-        (UsedBuffer(8, (0, 2), 0, 1, 51, leaves=((25, 40),)), 8),  # gone too late
+        (UsedBuffer(8, (0, 2), 0, 1, 51, leaves=((15, 40),)), 0),  # gone before B starts
+        (UsedBuffer(8, (0, 2), 0, 1, 51, leaves=((25, 40),)), 0),  # gone while B runs: B can wait
+        (UsedBuffer(8, (0, 2), 0, 1, 51, leaves=((35, 40),)), 8),  # gone too late
+        (UsedBuffer(8, (0, 2), 0, 1, 51, leaves=((10, 15), (18, 40))), 0),
+        (UsedBuffer(8, (0, 2), 0, 1, 51, leaves=((10, 15), (32, 40))), 8),
         (UsedBuffer(8, (2,), -1, BEFORE, 51), 8),  # from before the step
         (UsedBuffer(8, (0,), 0, 1, AFTER), 8),
         (UsedBuffer(8, (0,), 0, 1, 25), 0),  # freed while B runs
