@@ -114,38 +114,6 @@ def test_an_op_that_waits_for_nothing_runs_just_before_its_reader(lib, x):
     assert all(product < draw for product, draw in zip(products, draws, strict=True))
 
 
-def test_ops_of_a_recurrent_loop_run_as_they_can(lib, x):
-    """Not so those of a loop around whole steps, which one may have."""
-    variable = tf.Variable(x)
-
-    @tf.function
-    def f(x):
-        for _ in tf.range(2):
-            with tf.GradientTape() as tape:
-                start = tf.matmul(variable, x, name="outer_a") + tf.matmul(x, x, name="outer_b")
-                _, last = tf.while_loop(
-                    lambda step, state: step < 3,
-                    lambda step, state: (
-                        step + 1,
-                        tf.tanh(tf.matmul(state, variable, name="inner_a"))
-                        + tf.nn.relu(tf.matmul(state, x, name="inner_b")),
-                    ),
-                    [0, start],
-                )
-                loss = tf.reduce_sum(last)
-            variable.assign_sub(0.01 * tape.gradient(loss, variable))
-        return variable.read_value()
-
-    expected = f(x)
-    variable.assign(x)
-    result, record = run(lib, SwapPlan(unmatched="bootstrap", min_bytes=0), f, x)
-    assert record["outcome"] == "bootstrapped", record["reason"]
-    assert np.array_equal(result, expected)
-    names = [name for edge in chained(lib, record["fingerprint"]).items() for name in edge]
-    assert any("outer_a" in name for name in names) and any("outer_b" in name for name in names)
-    assert not any("inner" in name for name in names)
-
-
 def test_what_a_loop_starts_from_is_made_when_the_loop_begins(lib, x):
     @tf.function
     def f(x, shape):

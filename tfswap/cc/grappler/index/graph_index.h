@@ -74,7 +74,6 @@ class GraphIndex {
   int context(int n) const { return contexts_.context(n); }
   // All Enter nodes of the loop that the Enter node `n` leads into; empty for other nodes.
   const std::vector<int>& EntriesBeside(int n) const { return loops_.EntriesBeside(n); }
-  bool IsInLoop(int n) const { return loops_.depth(n) > 0; }
   bool SameFrame(int a, int b) const { return loops_.frame(a) == loops_.frame(b); }
   // Return whether `a` runs whenever `b` does, and in the same iteration.
   bool AliveWith(int a, int b) const {

@@ -193,26 +193,13 @@ std::vector<int> LatePositions(const GraphIndex& index) {
   return late;
 }
 
-// Return the contexts of loops that keep a tensor of each iteration, and of those that take them.
-std::set<int> ContextsOfRecurrences(const GraphIndex& index) {
-  std::set<int> contexts;
-  for (int n = 0; n < index.size(); ++n) {
-    const std::string& op = index.node(n).op();
-    if ((op == "TensorListPushBack" || op == "TensorListPopBack") && index.IsInLoop(n)) {
-      contexts.insert(index.context(n));
-    }
-  }
-  return contexts;
-}
-
 }  // namespace
 
 Edges Chain(const GraphIndex& index) {
   const std::vector<int> late = LatePositions(index);
-  const std::set<int> recurrences = ContextsOfRecurrences(index);
   std::vector<int> order;
   for (int n = 0; n < index.size(); ++n) {
-    if (index.RunsInTurn(n) && recurrences.count(index.context(n)) == 0) order.push_back(n);
+    if (index.RunsInTurn(n)) order.push_back(n);
   }
   std::sort(order.begin(), order.end(), [&](int a, int b) {
     return std::make_pair(late[a], index.position(a)) < std::make_pair(late[b], index.position(b));

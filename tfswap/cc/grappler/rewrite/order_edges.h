@@ -32,9 +32,8 @@ Edges LateBroadcasts(const GraphIndex& index);
 
 // Let the ops of a device run one after the other, in the order of the bootstrap's clock (those for
 // which `RunsInTurn` holds). What runs beside an op takes memory at the wrong time. A GPU runs
-// large ops one by one anyway, but the host threads that allocate their memory do not. The ops of a
-// recurrent loop run as they can: they are small, and too short to use all cores. The graph has all
-// other order edges.
+// large ops one by one anyway, but the host threads that allocate their memory do not. The graph
+// has all other order edges.
 Edges Chain(const GraphIndex& index);
 
 // Return those of the edges that let the additions of a sum wait for each other
