@@ -273,25 +273,36 @@ def test_a_rewritten_graph_is_not_rewritten_again(lib, x):
     assert tfswap.memory_stats()["copies_out"] == 1
 
 
+def fused_gradients(image, gradient):
+    """Return the gradients of a convolution's weights and bias, which oneDNN computes in one op."""
+    shape = [1, SIZE, SIZE // 16, 16]
+    gradient = tf.reshape(gradient, shape)
+    b = tf.raw_ops.BiasAddGrad(out_backprop=gradient, name="b")
+    w = tf.raw_ops.Conv2DBackpropFilter(
+        input=tf.reshape(image, shape),
+        filter_sizes=[3, 3, 16, 16],
+        out_backprop=gradient,
+        strides=[1, 1, 1, 1],
+        padding="SAME",
+        name="w",
+    )
+    return w, b
+
+
+def fingerprint_of_fused(lib, function, x) -> str:
+    name, graph = fingerprint(lib, function, x)
+    if graph.twins.get("w") != "b":
+        pytest.skip("oneDNN fuses nothing on this processor")
+    return name
+
+
 def test_no_op_is_placed_between_ops_that_onednn_fuses(lib, x):
     @tf.function
     def f(x):
-        image = tf.reshape(tf.matmul(x, x, name="m"), [1, SIZE, SIZE // 16, 16])
-        gradient = tf.reshape(x, [1, SIZE, SIZE // 16, 16])
-        w = tf.raw_ops.Conv2DBackpropFilter(
-            input=image,
-            filter_sizes=[3, 3, 16, 16],
-            out_backprop=gradient,
-            strides=[1, 1, 1, 1],
-            padding="SAME",
-            name="w",
-        )
-        b = tf.raw_ops.BiasAddGrad(out_backprop=gradient, name="b")
+        w, b = fused_gradients(tf.matmul(x, x, name="m"), x)
         return tf.reduce_sum(w) + tf.reduce_sum(b)
 
-    name, graph = fingerprint(lib, f, x)
-    if graph.twins.get("w") != "b":
-        pytest.skip("oneDNN fuses nothing on this processor")
+    name = fingerprint_of_fused(lib, f, x)
     expected = f(x)
     # w needs m, so b before m is between the two.
     result, record = run(lib, plan_of(name, order=(("b", "m"),), reserve=True), f, x)
@@ -304,26 +315,15 @@ def test_reserved_swaps_agree_with_what_onednn_fuses(lib, x):
 
     @tf.function
     def f(x):
-        gradient = tf.reshape(tf.matmul(x, x, name="g"), [1, SIZE, SIZE // 16, 16])
         image = x
         for i in range(4):
             image = tf.cumsum(image, name=f"i{i}")
-        b = tf.raw_ops.BiasAddGrad(out_backprop=gradient, name="b")
-        w = tf.raw_ops.Conv2DBackpropFilter(
-            input=tf.reshape(image, [1, SIZE, SIZE // 16, 16]),
-            filter_sizes=[3, 3, 16, 16],
-            out_backprop=gradient,
-            strides=[1, 1, 1, 1],
-            padding="SAME",
-            name="w",
-        )
+        w, b = fused_gradients(image, tf.matmul(x, x, name="g"))
         for i in range(4):
             b = tf.cumsum(b, name=f"b{i}")
         return tf.reduce_sum(w) + tf.reduce_sum(b)
 
-    name, graph = fingerprint(lib, f, x)
-    if graph.twins.get("w") != "b":
-        pytest.skip("oneDNN fuses nothing on this processor")
+    name = fingerprint_of_fused(lib, f, x)
     expected = f(x)
     result, record = run(lib, plan_of(name, order=(("g", "i0"),), reserve=True), f, x)
     assert record["reason"] == ""
